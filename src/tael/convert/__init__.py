@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The main job: open a source, apply transforms, plan the target, write it, prove it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from tael.convert import transforms
+from tael.convert.execute import ExecutionReport, execute
+from tael.convert.losses import losses as losses_of
+from tael.convert.plan import Plan, Target
+from tael.core.callable_module import make_callable
+from tael.core.checkpoint import Checkpoint
+from tael.core.limits import DEFAULT, Limits
+from tael.core.problem import Problem
+from tael.core.progress import SILENT, Progress
+from tael.errors import LossRefusedError, SourceNotFoundError, TargetError, UnsupportedFormatError
+from tael.formats import open_checkpoint, registry
+from tael.formats.registry import Format
+
+if TYPE_CHECKING:
+    from tael.verify.compare import Comparison
+
+__all__ = ["Conversion", "convert", "plan_conversion"]
+
+
+@dataclass(slots=True)
+class Conversion:
+    """A plan and what came of it. `report` is None after a dry run, `comparison` without `verify`."""
+
+    plan: Plan
+    source: str
+    source_format: str
+    problems: Sequence[Problem] = ()
+    report: ExecutionReport | None = None
+    comparison: Comparison | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def convert(
+    src: str | os.PathLike[str],
+    dst: str | os.PathLike[str],
+    *,
+    to: str | None = None,
+    source_format: str | None = None,
+    dtype: str | None = None,
+    select: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    rename: Sequence[str] = (),
+    part: str | None = None,
+    strip_prefix: str | None = None,
+    keep_all: bool = False,
+    shard_size: int | None = None,
+    saturate: bool = False,
+    allow_expand: bool = False,
+    skip_damaged: bool = False,
+    strict: bool = False,
+    force: bool = False,
+    resume: bool = False,
+    dry_run: bool = False,
+    verify: bool = False,
+    max_memory: int | None = None,
+    threads: int | None = None,
+    progress: Progress = SILENT,
+    limits: Limits = DEFAULT,
+) -> Conversion:
+    """Convert `src` (file, folder, shard set, URL) to `dst`; the format is `to`, else what `dst`'s name says.
+
+    dtype: cast every float tensor to it; `saturate` clamps instead of overflowing to inf.
+    select, drop, rename: glob patterns, `OLD=NEW` rules (see `transforms`).
+    part: which part of a training checkpoint ("weights" by default, "ema", ...); `keep_all` keeps everything.
+    shard_size: bytes of one file, beyond which the target becomes a sharded set with an index.
+    strict: raise `LossRefusedError` if the target cannot hold something. verify: compare the result with the source.
+    Memory stays within `max_memory`, which does not depend on the size of the model.
+    """
+    with open_checkpoint(src, source_format, limits) as opened:
+        checkpoint = select_tensors(
+            opened,
+            dtype=dtype,
+            select=select,
+            drop=drop,
+            rename=rename,
+            part=part,
+            strip_prefix=strip_prefix,
+            keep_all=keep_all,
+            saturate=saturate,
+            allow_expand=allow_expand,
+            skip_damaged=skip_damaged,
+        )
+        plan = plan_conversion(checkpoint, dst, to=to, shard_size=shard_size)
+        if strict and plan.losses:
+            raise LossRefusedError(
+                "; ".join(str(loss) for loss in plan.losses),
+                path=plan.path,
+                hint="without --strict these are left out, and reported",
+            )
+        new = checkpoint.problems[len(opened.problems) :]
+        result = Conversion(plan, opened.path, opened.format, opened.problems, notes=[str(problem) for problem in new])
+        if dry_run:
+            return result
+        result.report = execute(
+            plan,
+            inputs=opened.sources,
+            input_folder=opened.path if os.path.isdir(opened.path) else None,
+            threads=threads,
+            max_memory=max_memory,
+            force=force,
+            resume=resume,
+            progress=progress,
+        )
+        if verify:
+            from tael.verify.compare import verify as compare
+
+            with open_checkpoint(_reopened_path(plan), plan.format, limits) as written:
+                result.comparison = compare(checkpoint, _as_named(written, checkpoint, plan), progress=progress)
+        return result
+
+
+def select_tensors(
+    checkpoint: Checkpoint,
+    *,
+    dtype: str | None = None,
+    select: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    rename: Sequence[str] = (),
+    part: str | None = None,
+    strip_prefix: str | None = None,
+    keep_all: bool = False,
+    saturate: bool = False,
+    allow_expand: bool = False,
+    skip_damaged: bool = False,
+) -> Checkpoint:
+    """`checkpoint` as `convert` would write it, in this order: part, damage, selection, names, dtype. Nothing is read,
+    except with `skip_damaged`, which has to compare stored checksums to know what is damaged."""
+    from tael.training.parts import select as select_part
+
+    checkpoint = select_part(checkpoint, part, strip_prefix=strip_prefix, keep_all=keep_all)
+    if select:
+        checkpoint = transforms.select(select)(checkpoint)
+    if drop:
+        checkpoint = transforms.drop(drop)(checkpoint)
+    if skip_damaged:
+        checkpoint = transforms.skip_damaged()(checkpoint)
+    else:
+        checkpoint.require_intact()
+    checkpoint = transforms.refuse_ungathered()(checkpoint)
+    checkpoint = transforms.allow_expanded(allow_expand)(checkpoint)
+    if rename:
+        checkpoint = transforms.rename(rename)(checkpoint)
+    if dtype:
+        checkpoint = transforms.cast(dtype, saturate=saturate)(checkpoint)
+    return checkpoint
+
+
+def plan_conversion(
+    checkpoint: Checkpoint, dst: str | os.PathLike[str], *, to: str | None = None, shard_size: int | None = None
+) -> Plan:
+    """The plan that writes `checkpoint` to `dst`, with every loss. No payload is read."""
+    path = os.fspath(dst)
+    if "://" in path:
+        raise TargetError("outputs are written to local disks", path=path, hint="write here, then upload the result")
+    fmt = target_format(path, to)
+    if fmt.layout is None:
+        raise UnsupportedFormatError(f"{fmt.title} can be read here, not written", hint="see `tael formats`")
+    if not checkpoint.tensors:
+        raise SourceNotFoundError("holds no tensors to write", path=checkpoint.path)
+    folder = "folder" in fmt.capabilities
+    plan = fmt.layout(checkpoint, Target(path.rstrip("/") if folder else path, shard_size, folder))
+    known = {(loss.kind, loss.detail) for loss in plan.losses}
+    more = [loss for loss in (*checkpoint.losses, *losses_of(checkpoint, fmt)) if (loss.kind, loss.detail) not in known]
+    checks = {id(check): check for tensor in checkpoint.tensors.values() for check in tensor.checks}
+    return plan.with_losses(more).with_checks(checks.values())
+
+
+def target_format(path: str, to: str | None = None) -> Format:
+    """The format of a target: `to`, else by its name; a folder (no suffix, trailing slash) is a Hugging Face folder."""
+    if to:
+        return registry.get(to)
+    if path.endswith("/") or os.path.isdir(path):
+        return registry.get("hf")
+    found = registry.by_suffix(path)
+    if found:
+        return found
+    suffix = os.path.splitext(path)[1]
+    if not suffix:
+        return registry.get("hf")
+    writable = [fmt for fmt in registry.builtin() if fmt.layout and fmt.suffixes]
+    raise UnsupportedFormatError(
+        f"no format is written to names ending in {suffix!r}",
+        path=path,
+        hint=f"name it with --to, or end in {', '.join(fmt.suffixes[0] for fmt in writable)}",
+    )
+
+
+def _reopened_path(plan: Plan) -> str:
+    if plan.folder:
+        return plan.path
+    return os.path.join(os.path.dirname(plan.path), plan.files[-1].name)
+
+
+def _as_named(written: Checkpoint, wanted: Checkpoint, plan: Plan) -> Checkpoint:
+    """A container of one nameless tensor is compared under the name that went into it."""
+    if "one-tensor" not in registry.get(plan.format).capabilities:
+        return written
+    (name,), (tensor,) = wanted.tensors, written.tensors.values()
+    return replace(written, tensors={name: tensor.renamed(name)})
+
+
+make_callable(__name__, convert)

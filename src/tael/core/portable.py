@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metadata and ties as str -> str, for containers that hold no more than that.
+
+Strings keep their own keys. All else (typed values, aliases, the true dtype of opaque bytes) rides in
+one JSON value under `tael.metadata`, and comes back from there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tael.core.problem import Problem
+from tael.core.tensor import Tensor
+
+KEY = "tael.metadata"
+
+
+def pack(metadata: Mapping[str, Any], aliases: Mapping[str, str], **more: Any) -> dict[str, str]:
+    """`metadata` and `aliases` (removed name -> kept name) as strings; `more`: further JSON sections, if not empty."""
+    plain = {key: value for key, value in metadata.items() if isinstance(value, str) and key != KEY}
+    rest: dict[str, Any] = {
+        "values": {key: value for key, value in metadata.items() if not isinstance(value, str)},
+        "aliases": dict(aliases),
+        **more,
+    }
+    rest = {section: content for section, content in rest.items() if content}
+    if rest:
+        plain[KEY] = json.dumps(rest, ensure_ascii=False, separators=(",", ":"))
+    return plain
+
+
+def unpack(stored: Mapping[str, str], path: str) -> tuple[dict[str, Any], dict[str, Any], list[Problem]]:
+    """The inverse: metadata, the JSON sections ("aliases", ...), and a note when the JSON is not ours."""
+    metadata: dict[str, Any] = {key: value for key, value in stored.items() if key != KEY}
+    if KEY not in stored:
+        return metadata, {}, []
+    try:
+        sections = json.loads(stored[KEY])
+        metadata.update(sections.get("values", {}))
+        aliases = sections.get("aliases", {})
+        if not all(isinstance(k, str) and isinstance(v, str) for k, v in aliases.items()):
+            raise ValueError("aliases are not names")
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        return metadata | {KEY: stored[KEY]}, {}, [Problem("note", f"{KEY!r} is not what tael writes: kept", path)]
+    return metadata, sections, []
+
+
+def restore_aliases(tensors: Iterable[Tensor], aliases: Mapping[str, str]) -> list[Tensor]:
+    """`tensors` and, behind them, one alias for every entry whose owner is there and whose name is free."""
+    table = {tensor.name: tensor for tensor in tensors}
+    for alias, owner in aliases.items():
+        if alias not in table and owner in table:
+            table[alias] = table[owner].renamed(alias, alias_of=table[owner].info.alias_of or owner)
+    return list(table.values())

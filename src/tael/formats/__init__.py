@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Formats: one module each, one table (registry.py), and detection by content (detect.py)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from tael.core.checkpoint import Checkpoint
+from tael.core.limits import DEFAULT, Limits
+from tael.core.location import locate
+from tael.core.problem import Problem
+from tael.errors import UnsupportedFormatError
+from tael.formats.detect import detect
+from tael.formats.registry import Format, get
+
+__all__ = ["open_checkpoint"]
+
+
+def open_checkpoint(path: str | os.PathLike[str], format: str | None = None, limits: Limits = DEFAULT) -> Checkpoint:
+    """Open a file, folder, shard set or URL: headers only, nothing in it is run.
+
+    format: skip detection and read it as this format. Raises `TaelError` kinds: `SourceNotFoundError`,
+    `NotAWeightFileError`, `UnsupportedFormatError`, `CorruptFileError`, ...
+    """
+    location = locate(path)
+    fmt = get(format) if format else detect(location, limits)
+    if fmt.open is None:
+        raise UnsupportedFormatError(f"{fmt.title} can be written here, not read", path=location.path)
+    checkpoint = fmt.open(location, limits)
+    odd = _suffix_disagrees(location.name, fmt) if not location.is_dir else None
+    return replace(checkpoint, problems=(*checkpoint.problems, odd)) if odd else checkpoint
+
+
+def _suffix_disagrees(name: str, fmt: Format) -> Problem | None:
+    lower = name.lower()
+    suffix = os.path.splitext(lower)[1]
+    if not suffix or not fmt.suffixes or lower.endswith(fmt.suffixes):
+        return None
+    return Problem("note", f"the name ends in {suffix}, the content is {fmt.title}", name)
