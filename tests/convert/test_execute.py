@@ -96,14 +96,15 @@ KILLED = """
 import sys, time
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from tael.convert import execute as execution
+from tael.convert import execute as execution, plan as planning
 from convert.test_execute import hard_plan
 execution.JOURNAL_FROM = 1 << 20
-execution.JOURNAL_EVERY = 4 << 20
+execution.JOURNAL_EVERY = 2 << 20
+execution.UNIT_BYTES = planning.UNIT_BYTES = 1 << 20
 plan, _ = hard_plan(Path(sys.argv[1]), rows=8192)
 inner = execution._Run._execute
 def slow(self, unit):
-    time.sleep(0.02)
+    time.sleep(0.05)
     return inner(self, unit)
 execution._Run._execute = slow
 print("ready", flush=True)
@@ -120,7 +121,7 @@ def test_kill_9_leaves_no_final_name_and_resume_gives_the_same_bytes(
     script = textwrap.dedent(KILLED).format(tests=str(Path(__file__).parent.parent))
     command = [sys.executable, "-c", script, str(tmp_path)]
     resumed = 0
-    for wait in (0.05, 0.12, 0.2):
+    for wait in (0.1, 0.25, 0.3):
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
             assert child.stdout is not None
             assert child.stdout.readline() == "ready\n"

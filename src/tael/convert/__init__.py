@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tael.convert import transforms
-from tael.convert.execute import ExecutionReport, execute
+from tael.convert.execute import ExecutionReport
+from tael.convert.execute import execute as run_plan
 from tael.convert.losses import losses as losses_of
 from tael.convert.plan import Plan, Target
 from tael.core.callable_module import make_callable
@@ -101,7 +102,7 @@ def convert(
         result = Conversion(plan, opened.path, opened.format, opened.problems, notes=[str(problem) for problem in new])
         if dry_run:
             return result
-        result.report = execute(
+        result.report = run_plan(
             plan,
             inputs=opened.sources,
             input_folder=opened.path if os.path.isdir(opened.path) else None,
