@@ -10,17 +10,20 @@ The bars: at most 1.25 x the time of cp + sync, at least 4 x faster than the pee
 
 from __future__ import annotations
 
+import os
+import sys
+
+sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # not this folder: it has an inspect.py
+
 import argparse
 import json
-import os
 import shutil
 import struct
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-from measure import interleave, ratios, run
+from benchmarks.measure import interleave, ratios, run
 
 MAKE = """
 import sys, torch
