@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prints what to install for some extras of pyproject.toml, one requirement a line: requirements.py dev peers
 
-`build` stands for the build system's own requirements and the tools that it runs. So pyproject.toml stays the only list,
+`build` stands for the build system's own requirements and the tools it runs. So pyproject.toml stays the only list,
 and installing an extra does not rebuild the project.
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a fuzzer runs: open hostile bytes as one format, look at everything, read a little of every tensor.
 
-    python tests/fuzz/targets.py FORMAT FILE...    runs the files once each; a traceback is a bug
+python tests/fuzz/targets.py FORMAT FILE...    runs the files once each; a traceback is a bug
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from tael.formats import registry
 from tael.formats.detect import Probe
 
 LIMITS = Limits(header_bytes=16 << 20, index_bytes=16 << 20, pickle_opcodes=300_000, pickle_objects=300_000)
-FOLDERS = {"shards": "model.safetensors.index.json", "hf": "config.json"}  # formats of several files: which one is hostile
+FOLDERS = {
+    "shards": "model.safetensors.index.json",
+    "hf": "config.json",
+}  # formats of several files: which one is hostile
 VECTORS = Path(__file__).parent.parent / "vectors"
 
 

@@ -53,6 +53,8 @@ def convert(
     rename: Sequence[str] = (),
     part: str | None = None,
     strip_prefix: str | None = None,
+    fix_names: bool = False,
+    weight_norm: str | None = None,
     keep_all: bool = False,
     shard_size: int | None = None,
     saturate: bool = False,
@@ -73,6 +75,8 @@ def convert(
     dtype: cast every float tensor to it; `saturate` clamps instead of overflowing to inf.
     select, drop, rename: glob patterns, `OLD=NEW` rules (see `transforms`).
     part: which part of a training checkpoint ("weights" by default, "ema", ...); `keep_all` keeps everything.
+    strip_prefix: a prefix to take off, or "auto" (`module.`, `_orig_mod.`, ...). fix_names: `LayerNorm.gamma/beta` become
+    weight/bias. weight_norm: "fold" into plain weights, or spell pairs as "parametrizations" or "weight_g".
     shard_size: bytes of one file, beyond which the target becomes a sharded set with an index.
     strict: raise `LossRefusedError` if the target cannot hold something. verify: compare the result with the source.
     Memory stays within `max_memory`, which does not depend on the size of the model.
@@ -86,6 +90,8 @@ def convert(
             rename=rename,
             part=part,
             strip_prefix=strip_prefix,
+            fix_names=fix_names,
+            weight_norm=weight_norm,
             keep_all=keep_all,
             saturate=saturate,
             allow_expand=allow_expand,
@@ -129,6 +135,8 @@ def select_tensors(
     rename: Sequence[str] = (),
     part: str | None = None,
     strip_prefix: str | None = None,
+    fix_names: bool = False,
+    weight_norm: str | None = None,
     keep_all: bool = False,
     saturate: bool = False,
     allow_expand: bool = False,
@@ -136,6 +144,7 @@ def select_tensors(
 ) -> Checkpoint:
     """`checkpoint` as `convert` would write it, in this order: part, damage, selection, names, dtype. Nothing is read,
     except with `skip_damaged`, which has to compare stored checksums to know what is damaged."""
+    from tael.training import names
     from tael.training.parts import select as select_part
 
     checkpoint = select_part(checkpoint, part, strip_prefix=strip_prefix, keep_all=keep_all)
@@ -149,6 +158,12 @@ def select_tensors(
         checkpoint.require_intact()
     checkpoint = transforms.refuse_ungathered()(checkpoint)
     checkpoint = transforms.allow_expanded(allow_expand)(checkpoint)
+    if fix_names:
+        checkpoint = names.fix_layernorm_names(checkpoint)
+    if weight_norm == "fold":
+        checkpoint = names.fold_weight_norm(checkpoint)
+    elif weight_norm:
+        checkpoint = names.rename_weight_norm(weight_norm)(checkpoint)
     if rename:
         checkpoint = transforms.rename(rename)(checkpoint)
     if dtype:

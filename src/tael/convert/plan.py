@@ -179,8 +179,8 @@ def unit_blocks(node: Node) -> int:
     scratch = working_bytes(node, 2 * sample) - working_bytes(node, sample)
     fit = max(1, UNIT_BYTES // (size + -(-scratch // sample)))
     row = grid[-1] if grid else 1
-    step = row if 0 < row <= fit else each
-    step = math.lcm(step, each)
+    step = math.lcm(row, each) if row > 0 else each
+    step = step if step <= fit else each
     return max(step, min(fit, total) // step * step)
 
 

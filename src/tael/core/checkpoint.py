@@ -11,7 +11,7 @@ from typing import Any
 from tael.core.problem import Loss, Problem
 from tael.core.source import ByteSource
 from tael.core.tensor import Tensor
-from tael.errors import CorruptFileError, TransformError, clip
+from tael.errors import CorruptFileError, TransformError
 
 # A metadata value: str, int, float, bool, None, or lists and str-keyed dicts of those.
 MetaValue = Any
@@ -85,12 +85,12 @@ class Checkpoint:
         return [problem for problem in self.problems if problem.severity == "fatal"]
 
     def require_intact(self) -> None:
-        """Raise `CorruptFileError` listing the fatal problems, if there are any."""
+        """Raise `CorruptFileError` with the first fatal problem, if there is one."""
         fatal = self.fatal()
         if fatal:
-            more = f" (and {len(fatal) - 3} more)" if len(fatal) > 3 else ""
+            first = replace(fatal[0], where=None) if fatal[0].where == self.path else fatal[0]
             raise CorruptFileError(
-                "; ".join(clip(str(problem)) if problem.tensor else str(problem) for problem in fatal[:3]) + more,
+                str(first) + (f" (and {len(fatal) - 1:,} more: `tael inspect` lists them)" if len(fatal) > 1 else ""),
                 path=self.path,
                 hint="fetch the damaged part again, or convert what is intact with --skip-damaged",
             )

@@ -10,12 +10,13 @@ Sources: safetensors 0.8 (plain names), OCP MX and ml_dtypes (F8, F6, F4), ggml 
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tael.errors import UnsupportedFormatError, UnsupportedTensorError
+from tael.errors import UnsupportedFormatError, UnsupportedTensorError, clip
 
 Kind = Literal["float", "int", "uint", "bool", "complex", "quantized", "string", "void"]
 
@@ -146,13 +147,10 @@ DTYPES: dict[str, DType] = {row[0]: DType(*row) for row in _ROWS}
 
 # What people type for `--dtype`.
 _SPELLINGS = {
-    "FLOAT64": "F64", "DOUBLE": "F64", "FP64": "F64",
-    "FLOAT32": "F32", "FLOAT": "F32", "FP32": "F32",
-    "FLOAT16": "F16", "HALF": "F16", "FP16": "F16",
-    "BFLOAT16": "BF16", "BF": "BF16",
-    "FP8": "F8_E4M3", "F8": "F8_E4M3", "F8_E4M3FN": "F8_E4M3", "FLOAT8_E4M3FN": "F8_E4M3", "FLOAT8_E5M2": "F8_E5M2",
-    "FLOAT8_E4M3FNUZ": "F8_E4M3FNUZ", "FLOAT8_E5M2FNUZ": "F8_E5M2FNUZ", "FLOAT8_E8M0FNU": "F8_E8M0",
-    "FP4": "F4_E2M1", "F4": "F4_E2M1",
+    "DOUBLE": "F64", "FP64": "F64", "FLOAT": "F32", "FP32": "F32", "HALF": "F16", "FP16": "F16", "BF": "BF16",
+    "FP8": "F8_E4M3", "F8": "F8_E4M3", "F8_E4M3FN": "F8_E4M3",
+    "FP4": "F4_E2M1", "F4": "F4_E2M1", "FLOAT4_E2M1FN_X2": "F4_E2M1", "COMPLEX32": "C32",
+    **{kind.numpy_name.upper(): kind.name for kind in DTYPES.values() if kind.numpy_name},
 }  # fmt: skip
 
 
@@ -163,5 +161,7 @@ def dtype(name: str | DType) -> DType:
     key = name.upper().removeprefix("TORCH.")
     found = DTYPES.get(_SPELLINGS.get(key, key))
     if found is None:
-        raise UnsupportedFormatError(f"unknown dtype {name!r}", hint=f"known: {', '.join(DTYPES)}")
+        near = difflib.get_close_matches(key, [*DTYPES, *_SPELLINGS], n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else "some are F32, F16, BF16, F8_E4M3, I8, Q8_0, Q4_K"
+        raise UnsupportedFormatError(f"unknown dtype {clip(name)!r}", hint=hint)
     return found

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from tael.core.dtypes import DType
 from tael.core.node import Box, Contiguous, Node, Op, Span, Strided, Tiled, contiguous_strides
+from tael.errors import UnsupportedTensorError
 
 Blocks = npt.NDArray[Any]
 
@@ -68,12 +69,17 @@ def gather(node: Node, box: Box, out: Blocks, counters: Counters) -> None:
         case Strided(storage=storage, start=start, strides=strides):
             _gather_strided(storage, node.dtype.block_bytes, start, strides, box, out)
         case Tiled(tiles=tiles):
+            covered = 0
             for tile_box, inner in tiles:
                 common = [(max(a, c), min(b, d)) for (a, b), (c, d) in zip(box, tile_box, strict=True)]
                 if all(a < b for a, b in common):
                     inside = tuple((a - c, b - c) for (a, b), (c, _) in zip(common, tile_box, strict=True))
-                    target = tuple(slice(a - s, b - s) for (a, b), (s, _) in zip(common, box, strict=True))
+                    cut = (slice(a - s, b - s) for (a, b), (s, _) in zip(common, box, strict=True))
+                    target: tuple[Any, ...] = (*cut, ...)  # the ... keeps a 0-dim array an array
                     gather(inner, inside, out[target], counters)
+                    covered += math.prod(b - a for a, b in common)
+            if covered != out.size:  # what is left would be whatever the memory held before
+                raise UnsupportedTensorError(f"its pieces cover {covered:,} blocks of {out.size:,}")
         case Op(name=name):
             from tael.core.ops import OPS
 

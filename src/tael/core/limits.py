@@ -20,11 +20,11 @@ class Limits:
     rank: int = 64
     name_bytes: int = 64 * 1024
     pickle_opcodes: int = 20_000_000  # a unit of work: one opcode; hashing or copying many items costs more
-    pickle_memory: int = 1024 * MIB  # of what a pickle builds, estimated from above
+    pickle_memory: int = 640 * MIB  # of what a pickle builds, estimated from above
     pickle_objects: int = 5_000_000  # values met when a result is walked; shared ones count each time
-    pickle_depth: int = 1_000  # nesting of containers in the result
+    pickle_depth: int = 400  # nesting of containers in the result
     pickle_globals: int = 10_000  # different "module.name" in one pickle
-    pickle_seconds: float = 60.0  # of processor time: the last resort against crafted hash collisions
+    pickle_seconds: float = 30.0  # of processor time: the last resort against crafted hash collisions
     shards: int = 100_000
 
     def check(self, what: str, value: int, limit: int, *, path: object = None) -> None:

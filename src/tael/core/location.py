@@ -7,6 +7,7 @@ which refuse everything that could leave the folder.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from typing import Protocol
@@ -84,12 +85,14 @@ class LocalLocation:
 
 
 def _same_model_cache(root: str, real: str) -> bool:
-    """The hub's cache: snapshots/REVISION/name is a symlink to ../../blobs/DIGEST of the same model."""
+    """The hub's cache: models--X/snapshots/REVISION/name is a symlink to ../../blobs/DIGEST of the same model."""
     parts = root.split(os.sep)
-    if "snapshots" not in parts:
-        return False
-    model = os.sep.join(parts[: parts.index("snapshots")])
-    return os.path.dirname(real) == os.path.join(model, "blobs")
+    return any(
+        part.startswith(("models--", "datasets--", "spaces--"))
+        and below == "snapshots"
+        and os.path.dirname(real) == os.sep.join([*parts[: at + 1], "blobs"])
+        for at, (part, below) in enumerate(itertools.pairwise(parts))
+    )
 
 
 def safe_parts(name: str, path: str) -> list[str]:

@@ -48,9 +48,17 @@ class _Elementwise:
 
     def read_blocks(self, node: Op, start: int, out: Blocks, counters: Counters) -> None:
         (inner,) = node.inputs
-        given = np.empty(_input_blocks(node, out.size), block_dtype(inner.dtype))
-        read_blocks(inner, _input_blocks(node, start), given, counters)
-        self.compute(node, given, out, counters)
+        each, of = node.dtype.block, inner.dtype.block
+        # A range that cuts a block of the input (a slice of a dequantized row) is computed with all of that block.
+        unit = math.lcm(each, of) // each
+        first = start // unit * unit
+        count = -(-(start + out.size) // unit) * unit - first
+        result = out if count == out.size else np.empty(count, out.dtype)
+        given = np.empty(count * each // of, block_dtype(inner.dtype))
+        read_blocks(inner, first * each // of, given, counters)
+        self.compute(node, given, result, counters)
+        if result is not out:
+            out[...] = result[start - first :][: out.size]
 
     def gather(self, node: Op, box: Box, out: Blocks, counters: Counters) -> None:
         (inner,) = node.inputs
@@ -69,15 +77,6 @@ class _Elementwise:
         count = -(-blocks * node.dtype.block // inner.dtype.block)
         scratch = 2 * 4 * blocks * node.dtype.block  # casts go through F32
         return count * inner.dtype.block_bytes + scratch + working_bytes(inner, count)
-
-
-def _input_blocks(node: Op, blocks: int) -> int:
-    """`blocks` of the output counted in blocks of the input; a range that would cut an input block is a bug."""
-    (inner,) = node.inputs
-    count, rest = divmod(blocks * node.dtype.block, inner.dtype.block)
-    if rest:
-        raise UnsupportedTensorError(f"{inner.dtype} cannot be read at element {blocks * node.dtype.block}")
-    return count
 
 
 class _Cast(_Elementwise):
@@ -129,6 +128,8 @@ def cast(node: Node, to: DType, *, saturate: bool = False) -> Node:
 
 def byteswap(node: Node) -> Node:
     """`node`, stored big-endian, as little-endian."""
+    if not node.dtype.is_plain and node.dtype.block_bytes > 1:
+        raise UnsupportedTensorError(f"a block of {node.dtype} has no byte order")
     item = node.dtype.block_bytes // (2 if node.dtype.kind == "complex" else 1)
     return node if item == 1 else Op(node.dtype, node.shape, "byteswap", (node,), {"item": item})
 
@@ -235,6 +236,8 @@ def slice_(node: Node, starts: Sequence[int], shape: Sequence[int]) -> Node:
 
 def concat(nodes: Sequence[Node], axis: int) -> Node:
     """Join along an existing axis."""
+    if not nodes:
+        raise TransformError("nothing to join")
     first = nodes[0]
     if not 0 <= axis < len(first.shape):
         raise TransformError(f"no axis {axis} in a tensor of {len(first.shape)} axes")
@@ -250,6 +253,8 @@ def concat(nodes: Sequence[Node], axis: int) -> Node:
 
 def stack(nodes: Sequence[Node], axis: int = 0) -> Node:
     """Join along a new axis."""
+    if not nodes:
+        raise TransformError("nothing to stack")
     rank = len(nodes[0].shape)
     if not 0 <= axis <= rank:
         raise TransformError(f"no axis {axis} in a stack of tensors of {rank} axes")
@@ -262,12 +267,14 @@ def stack(nodes: Sequence[Node], axis: int = 0) -> Node:
 def reshape(node: Node, shape: Sequence[int]) -> Node:
     """The same elements in the same row-major order under another shape."""
     shape = tuple(shape)
-    if math.prod(shape) != math.prod(node.shape):
+    if shape == node.shape:
+        return node
+    if min(shape, default=0) < 0 or math.prod(shape) != math.prod(node.shape):
         raise TransformError(f"{list(node.shape)} does not reshape to {list(shape)}")
     node.dtype.grid(shape)
     if isinstance(node, Contiguous):
         return Contiguous(node.dtype, shape, node.span)
-    return node if shape == node.shape else Op(node.dtype, shape, "reshape", (node,))
+    return Op(node.dtype, shape, "reshape", (node,))
 
 
 class _WeightNorm(_Moving):
@@ -291,8 +298,10 @@ class _WeightNorm(_Moving):
 
     def working_bytes(self, node: Op, blocks: int) -> int:
         v = node.inputs[1]
-        row = math.prod(v.shape) // max(1, v.shape[node.params["dim"]])
-        return max(row, blocks) * 24 + super().working_bytes(node, max(row, blocks))
+        dim, total = node.params["dim"], math.prod(v.shape)
+        # A range of the output needs the rows it touches whole; when they do not lie in a row, that is everything.
+        needed = max(total // max(1, v.shape[0]), blocks) if dim == 0 else total
+        return needed * 24 + super().working_bytes(node, needed)
 
 
 def weight_norm(g: Node, v: Node, dim: int = 0) -> Node:

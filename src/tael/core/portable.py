@@ -21,7 +21,7 @@ def pack(metadata: Mapping[str, Any], aliases: Mapping[str, str], **more: Any) -
     """`metadata` and `aliases` (removed name -> kept name) as strings; `more`: further JSON sections, if not empty."""
     plain = {key: value for key, value in metadata.items() if isinstance(value, str) and key != KEY}
     rest: dict[str, Any] = {
-        "values": {key: value for key, value in metadata.items() if not isinstance(value, str)},
+        "values": {key: value for key, value in metadata.items() if key not in plain},
         "aliases": dict(aliases),
         **more,
     }
@@ -38,13 +38,12 @@ def unpack(stored: Mapping[str, str], path: str) -> tuple[dict[str, Any], dict[s
         return metadata, {}, []
     try:
         sections = json.loads(stored[KEY])
-        metadata.update(sections.get("values", {}))
-        aliases = sections.get("aliases", {})
-        if not all(isinstance(k, str) and isinstance(v, str) for k, v in aliases.items()):
-            raise ValueError("aliases are not names")
+        values, aliases = sections.get("values", {}), sections.get("aliases", {})
+        if not isinstance(values, dict) or not all(isinstance(owner, str) for owner in aliases.values()):
+            raise ValueError("values or aliases are not what they should be")
     except (ValueError, AttributeError, TypeError, RecursionError):
         return metadata | {KEY: stored[KEY]}, {}, [Problem("note", f"{KEY!r} is not what tael writes: kept", path)]
-    return metadata, sections, []
+    return metadata | values, sections, []
 
 
 def restore_aliases(tensors: Iterable[Tensor], aliases: Mapping[str, str]) -> list[Tensor]:

@@ -240,7 +240,7 @@ def _local_path(url: str) -> str:
 
 def _filesystem(scheme: str, url: str) -> tuple[Any, str]:
     """The driver for `scheme` and the path of `url` in its terms."""
-    from fsspec.registry import get_filesystem_class
+    from fsspec import get_filesystem_class
 
     from tael.core.remote_pool import redact
 

@@ -201,8 +201,8 @@ class Client:
 
 _FAILURES: tuple[tuple[type[Exception], str], ...] = (  # the more special first
     (exceptions.NameResolutionError, "the server's name cannot be resolved"),
-    (exceptions.ConnectTimeoutError, "the server does not answer"),
     (exceptions.NewConnectionError, "cannot connect to the server"),
+    (exceptions.ConnectTimeoutError, "the server does not answer"),
     (exceptions.ProxyError, "the proxy fails"),
     (exceptions.ReadTimeoutError, "the server sends nothing more"),
     (exceptions.ProtocolError, "the connection broke"),

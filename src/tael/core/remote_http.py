@@ -12,6 +12,7 @@ import re
 import time
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,8 +89,16 @@ class HttpSource:
 
     def _look(self, count: int) -> tuple[Version, bytes]:
         """Version and the first `count` bytes; of a server without ranges, the whole (small) file."""
-        deadline = self._policy.deadline(WHOLE)
-        return self._client.retrying(lambda: self._look_once(count, deadline), deadline)
+        deadline = self._policy.deadline(count)
+
+        def look() -> tuple[Version, bytes]:
+            try:
+                return self._look_once(count, deadline)
+            except TryAgain as failure:
+                failure.received = 0  # the next try starts at the beginning
+                raise
+
+        return self._client.retrying(look, deadline)
 
     def _look_once(self, count: int, deadline: float) -> tuple[Version, bytes]:
         with self._client.get({"Range": f"bytes=0-{count - 1}"}) as response:
@@ -102,18 +111,19 @@ class HttpSource:
                     raise TryAgain("the connection broke")
                 return _version(response, size), bytes(body)
             if response.status == 200:
-                return self._take_whole(response, deadline)
+                return self._take_whole(response)
             if response.status == 416 and response.headers.get("Content-Range", "").strip() == "bytes */0":
                 return _version(response, 0), b""
         raise SourceReadError(
             f"the server refuses ranges (HTTP {response.status})", path=self.name, hint=self._download_hint()
         )
 
-    def _take_whole(self, response: BaseHTTPResponse, deadline: float) -> tuple[Version, bytes]:
+    def _take_whole(self, response: BaseHTTPResponse) -> tuple[Version, bytes]:
         self._check_encoding(response)
         promised = response.headers.get("Content-Length")
         if promised is None or (_NUMBER.fullmatch(promised) and int(promised) <= WHOLE):
             room = memoryview(bytearray(WHOLE + 1 if promised is None else int(promised)))
+            deadline = self._policy.deadline(len(room))
             got = self._receive(response, room, deadline)
             if promised is not None and got < len(room):
                 raise TryAgain("the connection broke")
@@ -182,9 +192,11 @@ class HttpSource:
                     return done
                 buffer[done : done + len(piece)] = piece
                 done += len(piece)
-            response.read1(1)  # the end mark of a chunked body, so that the connection can serve again
         except HTTPError as error:
             raise self._client.failure(error, done) from None
+        if "chunked" in response.headers.get("Transfer-Encoding", ""):
+            with suppress(HTTPError):  # take the end mark too, so that the connection can serve again
+                response.read1(1)
         return done
 
     def _content_range(self, response: BaseHTTPResponse) -> tuple[int, int, int]:

@@ -70,12 +70,12 @@ class FileSource:
         try:
             self.fd = _open_for_reading(self.path)
             status = os.fstat(self.fd)
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):  # ValueError: a name with a NUL in it
             raise SourceNotFoundError("no such file", path=self.path) from None
         except OSError as error:
             raise SourceReadError(f"cannot be opened: {error.strerror}", path=self.path) from None
         if not stat.S_ISREG(status.st_mode):
-            os.close(self.fd)
+            self.close()
             raise SourceReadError("is not a regular file", path=self.path)
         self.size = status.st_size
         self.identity: SourceId = (status.st_size, status.st_mtime_ns, status.st_ino)
@@ -87,6 +87,8 @@ class FileSource:
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         buffer = buffer.cast("B")
+        if offset < 0:  # preadv would take -1 for "where the last read ended"
+            raise CorruptFileError(f"needs bytes at {offset:,}", path=self.path)
         done, total = 0, buffer.nbytes
         while done < total:
             try:
@@ -185,6 +187,10 @@ class InflateSource:
         self._lock = threading.Lock()
         self._restart()
 
+    def again(self) -> InflateSource:
+        """The same bytes, from the beginning."""
+        return InflateSource(self.inner, self.offset, self.stored, self.size, self.name)
+
     def _restart(self) -> None:
         self._inflate: Any = None  # holds 40 KiB, and there may be 100,000 of us
         self._fed = self._position = 0
@@ -201,7 +207,7 @@ class InflateSource:
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         buffer = buffer.cast("B")
-        if offset + buffer.nbytes > self.size:
+        if offset < 0 or offset + buffer.nbytes > self.size:
             raise CorruptFileError(f"needs bytes up to {offset + buffer.nbytes:,} of {self.size:,}", path=self.name)
         with self._lock:
             if offset < self._position:
@@ -257,6 +263,12 @@ def _open_zip_members(ref: Mapping[str, Any]) -> ByteSource:
     return open_member_source(ref)
 
 
+def _open_pickled(ref: Mapping[str, Any]) -> ByteSource:
+    from tael.formats.pickled_source import open_pickled
+
+    return open_pickled(ref)
+
+
 def _open_url(ref: Mapping[str, Any]) -> ByteSource:
     from tael.core.remote import open_url
 
@@ -274,4 +286,5 @@ _OPENERS: dict[str, Callable[[Mapping[str, Any]], ByteSource]] = {
     "bytes": lambda ref: BytesSource(base64.b64decode(ref["bytes"]), ref.get("name", "<memory>")),
     "zip": _open_zip_members,
     "inflate": lambda ref: _inflate(ref),
+    "pickled": _open_pickled,
 }

@@ -109,11 +109,22 @@ class Tensor:
     def renamed(self, name: str, alias_of: str | None = None) -> Tensor:
         return replace(self, info=replace(self.info, name=name, alias_of=alias_of))
 
-    def read_into(self, start_block: int, n_blocks: int, buffer: memoryview) -> evaluate.Counters:
-        """Fill `buffer` with blocks `start_block ...`; counts what casts could not hold. THE read: all else derives."""
+    def require_intact(self) -> None:
+        """Raise `UnsupportedTensorError` if the bytes cannot be read."""
         if self.damaged:
             raise UnsupportedTensorError(self.damaged, tensor=self.name)
+
+    def read_into(self, start_block: int, n_blocks: int, buffer: memoryview) -> evaluate.Counters:
+        """Fill `buffer` with blocks `start_block ...`; counts what casts could not hold. THE read: all else derives."""
+        self.require_intact()
         counters = evaluate.Counters()
+        total = self.nbytes // self.dtype.block_bytes
+        if not 0 <= start_block <= start_block + n_blocks <= total:  # beyond lie the bytes of other tensors
+            raise UnsupportedTensorError(
+                f"has {total:,} blocks, asked for {n_blocks:,} from {start_block:,}", tensor=self.name
+            )
+        if n_blocks == 0:
+            return counters
         out = np.frombuffer(buffer, evaluate.block_dtype(self.dtype), count=n_blocks)
         try:
             evaluate.read_blocks(self.data, start_block, out, counters)
@@ -147,6 +158,7 @@ class Tensor:
 
     def numpy(self) -> Any:
         """The whole tensor as an array of its shape (bf16, fp8, int4, ...: the ml_dtypes type), checksums compared."""
+        self.require_intact()
         self.verify_checks()
         kind = self.dtype.numpy()
         raw = bytearray(self.nbytes)

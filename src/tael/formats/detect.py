@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tael.core.limits import DEFAULT, Limits
 from tael.core.location import Location
 from tael.core.source import read
-from tael.errors import AmbiguousFormatError, NotAWeightFileError, TaelError, UnsupportedFormatError
+from tael.errors import AmbiguousFormatError, CorruptFileError, NotAWeightFileError, TaelError, UnsupportedFormatError
 from tael.formats import registry
 from tael.formats.registry import Confidence, Format
 
@@ -126,6 +126,12 @@ def stranger(probe: Probe) -> TaelError:
             "the header is all zeros: the writer did not finish, or the file was preallocated and never filled",
             path=path,
             hint="write or fetch it again",
+        )
+    if head.startswith(b"PK\x03\x04") and probe.zip is None:
+        return CorruptFileError(
+            "a zip archive (as PyTorch and NumPy files are) whose directory, at its end, is missing or damaged",
+            path=path,
+            hint="the file is cut short, or damaged: fetch it again",
         )
     for magic, offset, name, is_container in _MAGIC:
         if head[offset : offset + len(magic)] == magic:

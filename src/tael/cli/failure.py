@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a run that did not work ends: one to three lines on standard error, an exit code, never a traceback by itself.
+
+0 done, 1 a finding or a difference, 2 an error, 3 not inspected (`scan`), 130 interrupted, 141 our reader left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import traceback
+from typing import Any
+
+from tael.cli import screen
+from tael.cli.text import safe
+from tael.errors import TaelError
+
+OK = 0
+FINDING = 1
+ERROR = 2
+INTERRUPTED = 128 + signal.SIGINT
+READER_LEFT = 128 + 13  # SIGPIPE, which Windows does not have
+
+_LONGEST_LINE = 1200
+_HINT_LINES = 3
+
+
+def report(error: BaseException, *, as_json: bool = False) -> int:
+    """Say what went wrong, and return the exit code."""
+    if isinstance(error, BrokenPipeError):
+        _silence_stdout()
+        return READER_LEFT
+    if os.environ.get("TAEL_DEBUG"):
+        traceback.print_exception(error, file=sys.stderr)
+    if isinstance(error, KeyboardInterrupt):
+        _say("interrupted", "", str(error) or None)
+        return INTERRUPTED
+    facts = explain(error)
+    if as_json:
+        sys.stdout.write(json.dumps({"schema": "tael.error/1", **facts}, ensure_ascii=False) + "\n")
+    where = [safe(facts["path"])] if facts["path"] is not None else []
+    if facts["tensor"] is not None:
+        where.append(f"tensor '{safe(facts['tensor'], 120)}'")
+    if facts["offset"] is not None:
+        where.append(f"byte {facts['offset']:,}")
+    label = "bug" if facts["bug"] else "error"
+    _say(label, ": ".join([*([", ".join(where)] if where else []), safe(facts["cause"], _LONGEST_LINE)]), facts["hint"])
+    return ERROR
+
+
+def explain(error: BaseException) -> dict[str, Any]:
+    """The error as facts: the body of `tael.error/1`."""
+    facts: dict[str, Any] = {
+        "error": type(error).__name__, "cause": str(error), "path": None, "tensor": None, "offset": None, "hint": None,
+        "bug": False,
+    }  # fmt: skip
+    if isinstance(error, TaelError):
+        return facts | {name: getattr(error, name) for name in ("cause", "path", "tensor", "offset", "hint")}
+    if hasattr(error, "format_message"):  # what the option parser raises, in any version of typer
+        context = getattr(error, "ctx", None)
+        hint = f"see `{context.command_path} --help`" if context is not None else None
+        message = error.format_message().rstrip(".")
+        return facts | {"error": "UsageError", "cause": message[:1].lower() + message[1:], "hint": hint}
+    if isinstance(error, OSError) and error.strerror:
+        return facts | {"cause": error.strerror.lower(), "path": error.filename}
+    if isinstance(error, MemoryError):
+        return facts | {"cause": "out of memory", "hint": "try --threads 1, or --max-memory to know before starting"}
+    return facts | {
+        "bug": True,
+        "cause": f"{type(error).__name__}: {error}",
+        "hint": "this is a mistake in tael, not in your file: run again with TAEL_DEBUG=1 and report what it prints",
+    }
+
+
+def _say(label: str, what: str, hint: str | None) -> None:
+    out = screen.stderr()
+    out.line(f"tael: {out.paint(label, 'bold', 'red')}{': ' if what else ''}{what}")
+    for line in (hint or "").splitlines()[:_HINT_LINES]:
+        out.line(f"  {safe(line.strip(), _LONGEST_LINE)}")
+
+
+def _silence_stdout() -> None:
+    """Nobody reads our output any more: let the interpreter's own flush at exit go nowhere."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
