@@ -5,6 +5,7 @@ model.safetensors   a language model of 0.5 M parameters with the names of a rea
 model.pt            the same, written by tael as PyTorch
 tuned.safetensors   the same after "training": values of one tensor changed, one tensor retyped, one added, one gone
 sharded/            the same as a Hugging Face folder of three shards; broken/ is the same without its second shard
+train.ckpt          a training checkpoint of real PyTorch, with optimizer and averages
 large.safetensors   values beyond float16
 many.npz            the names of a checkpoint with 1,000 tensors
 hostile.safetensors names and metadata that try to draw on the terminal
@@ -15,12 +16,14 @@ pointer.safetensors a Git LFS pointer; page.safetensors: an HTML page; empty.pt:
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 
 import tael
 
+VECTORS = Path(__file__).parents[1] / "vectors"
 HIDDEN, INNER, LAYERS, VOCABULARY = 64, 176, 4, 2048
 Arrays = dict[str, np.ndarray]
 
@@ -71,6 +74,7 @@ def build(folder: Path) -> None:
     tael.convert(folder / "model.safetensors", folder / "sharded", shard_size=800_000)
     tael.convert(folder / "model.safetensors", folder / "broken", shard_size=800_000)
     sorted((folder / "broken").glob("*.safetensors"))[1].unlink()
+    shutil.copy(VECTORS / "cli" / "train.ckpt", folder)
     _tuned(folder, model)
     _many(folder)
     large = {"fits": np.array([1, -2, 65504], np.float32), "does.not": np.array([1, 1e6, np.nan, -1e38], np.float32)}

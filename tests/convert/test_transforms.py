@@ -397,14 +397,20 @@ def test_skip_damaged_drops_what_its_checksum_denies() -> None:
     source = checkpoint(
         {"good": good, "bad": bad, "gone": tensor("gone", rows(2), damaged="beyond the end")},
         aliases={"bad.too": "bad"},
-        problems=[Problem("fatal", "beyond the end", tensor="gone"), Problem("fatal", "no shard 2", tensor="absent")],
+        problems=[
+            Problem("fatal", "beyond the end", tensor="gone"),
+            Problem("fatal", "not in any shard", tensor="absent"),
+            Problem("fatal", "is missing", where="shard-2"),
+        ],
     )
     found = transforms.skip_damaged()(source)
     assert list(found.tensors) == ["good"]
     assert not found.fatal()
     (loss,) = found.losses
-    assert (loss.kind, loss.count) == ("damaged", 4)
-    assert "bad, gone, bad.too and 1 more" in loss.detail
+    assert (loss.kind, loss.count) == ("damaged", 5)
+    assert "bad, gone, bad.too and 2 more" in loss.detail
+    (alone,) = transforms.skip_damaged()(replace(source, tensors={"good": good})).losses
+    assert "gone, absent, shard-2: is missing" in alone.detail
 
 
 def test_skip_damaged_leaves_the_intact_alone_and_refuses_when_nothing_is_left() -> None:

@@ -196,12 +196,12 @@ def test_the_output_may_not_be_or_lie_in_the_input(model: Path) -> None:
 def test_two_writers_of_one_target(model: Path, tmp_path: Path) -> None:
     target = tmp_path / "out.safetensors"
     command = [sys.executable, "-c", SLOW, "convert", str(model), str(target), "--quiet"]
-    with subprocess.Popen(command) as first:
+    with subprocess.Popen(command) as child:
         wait_for_a_part(tmp_path, child)
         second = run("convert", model, target)
         assert second.returncode == 2
         assert "another process" in second.stderr
-    assert first.returncode == 0
+    assert child.returncode == 0
     assert run("verify", model, target).returncode == 0
 
 

@@ -180,6 +180,13 @@ def test_a_deep_header_is_no_stack_overflow(tmp_path: Path) -> None:
                 opened(raw_file(tmp_path / "x", b"{" + field + b":" + middle + b"}"))
 
 
+def test_deep_metadata_of_ours_is_refused_too(tmp_path: Path) -> None:
+    inner = '{"values":{"a":' + "[" * 100 + "]" * 100 + "}}"
+    header = json.dumps({"__metadata__": {"tael.metadata": inner}}).encode()
+    with pytest.raises(CorruptFileError, match="nested far too deeply"):
+        opened(raw_file(tmp_path / "x.safetensors", header))
+
+
 # --- odd but readable
 
 ODD = {

@@ -137,6 +137,14 @@ def test_whole_modules_give_the_names_of_their_state_dict() -> None:
         del globals()["Tied"]
 
 
+def test_a_graph_module_gives_the_names_of_its_state_dict() -> None:
+    import torch
+
+    model = torch.fx.symbolic_trace(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3)))
+    found = load(Reader(data_pkl(model)), persistent=storage_ref).value
+    assert sorted(".".join(path) for path, _ in walk(found)) == sorted(model.state_dict())
+
+
 def test_legacy_files_are_read_pickle_by_pickle() -> None:
     import torch
 

@@ -67,6 +67,12 @@ def test_modules_give_their_state_dict() -> None:
     assert [key for key, _ in module_items(inner)] == ["weight", "mean"]
 
 
+def test_a_graph_module_has_its_attributes_in_an_argument() -> None:
+    attributes = {"_parameters": {}, "_buffers": {}, "_modules": {"0": module({"weight": 1})}, "_code": "def forward"}
+    graph = Call(Global("torch.fx.graph_module", "reduce_graph_module"), (attributes, "import torch"))
+    assert list(walk(graph)) == [(("0", "weight"), 1)]
+
+
 def test_shared_containers_are_visited_at_each_place() -> None:
     shared = [1, 2]
     assert [path for path, _ in walk([shared, shared])] == [(0, 0), (0, 1), (1, 0), (1, 1)]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from tael.cli import inspect_views as views
-from tael.cli import options, output, screen
+from tael.cli import module_views, options, output, screen
 from tael.cli.help import Example
 from tael.cli.options import flag
 from tael.cli.progress import bar
@@ -68,7 +68,7 @@ def _print(checkpoint: Checkpoint, *, tensors: bool, tree: bool, stats: bool, me
     if stats:
         views.statistics(out, checkpoint, list(stats_checkpoint(checkpoint, bar(quiet))))
     elif tree:
-        views.tree(out, summary.modules)
+        module_views.tree(out, summary.modules)
     elif metadata:
         views.metadata(out, summary.metadata, most=None)
     elif tensors:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from tael.cli import module_views, output
@@ -22,6 +23,7 @@ _LINES = 40  # of the summary; modules get what the rest leaves, from _FEWEST to
 _FEWEST, _MOST = 5, 12
 _TYPES = 4
 _PARTS = 4
+_CONFIG = 40  # values looked at
 _METADATA = 4
 _PROBLEMS = 4
 _SEVERITY = {"fatal": 0, "warning": 1, "note": 2}
@@ -67,7 +69,7 @@ def _types(out: Screen, summary: Summary) -> None:
             plural(share.tensors, "tensor"),
             count(share.parameters),
             size(share.nbytes),
-            *output.share(out, share.nbytes, summary.nbytes),
+            *output.share_bar(out, share.nbytes, summary.nbytes),
         )
         for share in summary.dtypes[:_TYPES]
     ]
@@ -86,24 +88,29 @@ def training(out: Screen, state: Mapping[str, Any], total: int) -> None:
     facts = [f"{name} {state[name]:,}" for name in ("epoch", "step") if name in state]
     if "framework" in state:
         facts.append(safe(state["framework"], 60))
-    rows: list[list[Cell]] = [["", out.dot.join(facts)]] if facts else []
+    rows = [("reached", out.dot.join(facts))] if facts else []
     for key, label in (("optimizers", "optimizer"), ("schedulers", "scheduler")):
-        rows += [[(label, "dim"), _entries(out, about)] for about in state.get(key, [])[:2]]
+        rows += [(label, _entries(out, about)) for about in state.get(key, [])[:2]]
     if "hyperparameters" in state:
-        rows.append([("given", "dim"), _entries(out, flat(state["hyperparameters"]))])
+        rows.append(("config", _entries(out, flat(state["hyperparameters"]))))
     width = (out.width or 100) - 15
-    table(out, [Column(), Column()], [[label, cut(str(text), width)] for label, text in rows])
-    parts = state["parts"]
+    table(out, [Column(style="dim"), Column()], [[f"{label:<9}", cut(text, width)] for label, text in rows])
+    parts = sorted(state["parts"], key=lambda part: -part["nbytes"])
+    columns = [Column(style="dim"), Column(gives=True), *[Column(right=True)] * 2]
     table(
         out,
-        [Column(style="dim"), Column(gives=True), Column(right=True), Column(right=True), Column(right=True, style="dim"),
-         Column(style="cyan")],
+        [*columns, Column(right=True, style="dim"), Column(style="cyan")],
         [
-            [part["kind"], safe(part["name"], 60), plural(part["tensors"], "tensor"), size(part["nbytes"]),
-             *output.share(out, part["nbytes"], total)]
-            for part in sorted(parts, key=lambda part: -part["nbytes"])[:_PARTS]
+            [
+                f"{part['kind']:<9}",
+                safe(part["name"], 60),
+                plural(part["tensors"], "tensor"),
+                size(part["nbytes"]),
+                *output.share_bar(out, part["nbytes"], total),
+            ]
+            for part in parts[:_PARTS]
         ],
-    )  # fmt: skip
+    )
     _more(out, len(parts) - _PARTS, "part")
 
 
@@ -116,9 +123,9 @@ def _entries(out: Screen, about: Mapping[str, Any]) -> str:
 
 
 def flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run was given, without the dicts around it: the names of the values only."""
+    """What a run was given, without the dicts around it: the first values under their own names."""
     out: dict[str, Any] = {}
-    for key, value in values.items():
+    for key, value in islice(values.items(), _CONFIG):
         out.update(flat(value) if isinstance(value, Mapping) else {key: value})
     return out
 

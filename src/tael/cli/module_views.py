@@ -23,7 +23,7 @@ def modules(out: Screen, root: Module, most: int) -> None:
     out.heading("modules")
     name, _, top = joined(root)
     rows = [
-        [*row, *output.share(out, nbytes, root.nbytes)]
+        [*row, *output.share_bar(out, nbytes, root.nbytes)]
         for row, nbytes in _rows(out, top, expanded(top, most), most, f"{name}." if name else "")
     ]
     columns = [Column(gives=True), Column(right=True), Column(right=True), Column(right=True, style="dim")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from tael.cli.screen import Screen
 from tael.cli.text import safe
 from tael.core.problem import Loss, Problem
 
+_SURROGATE = re.compile("[\ud800-\udfff]")  # in a file name that is no UTF-8: JSON has it as an escape only
 _STYLES = {"note": "dim", "warning": "yellow", "fatal": "red"}
 _LONGEST = 600
 _LABEL = 10  # columns
@@ -24,8 +26,7 @@ def document(schema: str, body: Mapping[str, Any]) -> None:
     """Print `body` as JSON that names its schema: one line, on a terminal many. It has no nan, no inf: `plain`."""
     indent = 2 if sys.stdout.isatty() else None
     text = json.dumps({"schema": schema, **body}, ensure_ascii=False, allow_nan=False, default=str, indent=indent)
-    # A lone surrogate (a file name that is no UTF-8) may stand in JSON only as an escape.
-    sys.stdout.write(text.encode("utf-8", "surrogatepass").decode("utf-8", "backslashreplace") + "\n")
+    sys.stdout.write(_SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
 
 
 def plain(value: Any) -> Any:
@@ -35,7 +36,7 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, complex) else value
 
 
-def share(out: Screen, part: int, whole: int) -> tuple[str, str]:
+def share_bar(out: Screen, part: int, whole: int) -> tuple[str, str]:
     """ "43%" and a bar of that length"""
     fraction = part / whole if whole else 0.0
     return f"{fraction:.0%}" if fraction >= 0.01 or not part else "<1%", out.bar(fraction, _BAR)

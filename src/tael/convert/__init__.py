@@ -104,7 +104,8 @@ def convert(
                 path=plan.path,
                 hint="without --strict these are left out, and reported",
             )
-        new = checkpoint.problems[len(opened.problems) :]
+        known = {problem.what for problem in opened.problems}
+        new = [problem for problem in checkpoint.problems if problem.what not in known]
         result = Conversion(plan, opened.path, opened.format, opened.problems, notes=[str(problem) for problem in new])
         if dry_run:
             return result

@@ -29,16 +29,16 @@ def skip_damaged() -> Transform:
     """
 
     def apply(checkpoint: Checkpoint) -> Checkpoint:
-        verdicts: dict[int, bool] = {}
         group = owners(checkpoint.tensors)
         bad = {
             group[name]
             for name, tensor in checkpoint.tensors.items()
-            if tensor.damaged or not all(_holds(check, verdicts) for check in tensor.checks)
+            if tensor.damaged or not all(map(_holds, tensor.checks))
         }
         intact = [tensor for name, tensor in checkpoint.tensors.items() if group[name] not in bad]
         names = [name for name in checkpoint.tensors if group[name] in bad]
-        names += [p.tensor for p in checkpoint.fatal() if p.tensor and p.tensor not in checkpoint.tensors]
+        # Fatal, too: a tensor that is missing, or without a name a whole file of the set.
+        names += [p.tensor or str(p) for p in checkpoint.fatal() if p.tensor not in checkpoint.tensors]
         if names and not intact:
             raise TransformError("no tensor is intact", path=checkpoint.path)
         losses = list(checkpoint.losses)
@@ -50,16 +50,12 @@ def skip_damaged() -> Transform:
     return apply
 
 
-def _holds(check: Check, verdicts: dict[int, bool]) -> bool:
-    """Does the stored checksum hold? One that does not is read once, however many tensors lie in its range."""
-    if id(check) not in verdicts:
-        try:
-            check.verify()
-        except CorruptFileError:
-            verdicts[id(check)] = False
-        else:
-            verdicts[id(check)] = True
-    return verdicts[id(check)]
+def _holds(check: Check) -> bool:
+    try:
+        check.verify()
+    except CorruptFileError:
+        return False
+    return True
 
 
 def allow_expanded(allow: bool) -> Transform:

@@ -142,6 +142,7 @@ class Client:
                 retries=False,
                 preload_content=False,
                 decode_content=False,
+                pool_timeout=self.policy.patience,
                 timeout=urllib3.Timeout(connect=self.policy.connect, read=self.policy.silence),
             )
         except exceptions.HTTPError as error:

@@ -36,11 +36,11 @@ class TensorInfo:
 
 
 class Check:
-    """A CRC-32 that the container stores for a whole range of a source. Verified at most once."""
+    """A CRC-32 that the container stores for a whole range of a source. The range is read at most once."""
 
     def __init__(self, span: Span, crc32: int, what: str) -> None:
         self.span, self.crc32, self.what = span, crc32, what
-        self._done = False
+        self._found: int | None = None
         self._lock = threading.Lock()
 
     def verify(self) -> None:
@@ -48,19 +48,20 @@ class Check:
         from tael import kernels
 
         with self._lock:
-            if self._done:
-                return
-            crc, at = 0, self.span.offset
-            buffer = memoryview(bytearray(min(1 << 20, self.span.nbytes)))
-            while at < self.span.end:
-                piece = buffer[: min(len(buffer), self.span.end - at)]
-                self.span.source.read_into(at, piece)
-                crc = kernels.crc32(piece, crc)
-                at += len(piece)
-            self.compare(crc)
+            if self._found is None:
+                crc, at = 0, self.span.offset
+                buffer = memoryview(bytearray(min(1 << 20, self.span.nbytes)))
+                while at < self.span.end:
+                    piece = buffer[: min(len(buffer), self.span.end - at)]
+                    self.span.source.read_into(at, piece)
+                    crc = kernels.crc32(piece, crc)
+                    at += len(piece)
+                self._found = crc
+            self.compare(self._found)
 
     def compare(self, crc: int) -> None:
         """Take the CRC-32 that somebody computed in passing; raises `ChecksumError` if it is not the stored one."""
+        self._found = crc
         if crc != self.crc32:
             raise ChecksumError(
                 f"{self.what}: stored CRC-32 {self.crc32:08x}, the bytes have {crc:08x}",
@@ -68,7 +69,6 @@ class Check:
                 offset=self.span.offset,
                 hint="the file was damaged after it was written; fetch it again, or go on with --skip-damaged",
             )
-        self._done = True
 
 
 @dataclass(frozen=True, slots=True)

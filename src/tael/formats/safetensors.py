@@ -144,12 +144,12 @@ def _metadata(stored: Any, path: str) -> tuple[dict[str, Any], Mapping[str, str]
     if isinstance(stored, strict_json.Repeated):
         odd.append(f"names {clip(stored.key)!r} twice; the last one is taken")
     wrong = [key for key, value in stored.items() if not isinstance(value, str)]
-    if strict_json.is_deep(stored):
-        raise CorruptFileError(f"{METADATA} is nested far too deeply", path=path)
     if wrong:
         odd.append(f"has values that are no strings: {clip(', '.join(wrong))}")
     problems = [Problem("warning", f"{METADATA} {what}; converting repairs it", path) for what in odd]
     metadata, sections, notes = portable.unpack(stored, path)
+    if strict_json.is_deep(metadata):
+        raise CorruptFileError(f"{METADATA} is nested far too deeply", path=path)
     return metadata, sections.get("aliases", {}), problems + notes
 
 

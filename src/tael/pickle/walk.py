@@ -34,11 +34,17 @@ class Cycle:
 
 def is_module(value: object) -> bool:
     """Whether `value` is a pickled nn.Module: an object with dicts of parameters and of modules."""
-    return (
-        type(value) is Call
-        and isinstance(value.attribute("_parameters"), dict)
-        and isinstance(value.attribute("_modules"), dict)
+    return type(value) is Call and all(
+        isinstance(_of_module(value, part), dict) for part in ("_parameters", "_modules")
     )
+
+
+def _of_module(module: Call, name: str) -> Any:
+    """An attribute from the state; a torch.fx.GraphModule is a function's result and has them in its first argument."""
+    found = module.attribute(name)
+    if found is None and module.args and isinstance(module.args[0], dict):
+        return module.args[0].get(name)
+    return found
 
 
 def module_items(module: Call) -> Iterator[tuple[Any, Any]]:
@@ -47,9 +53,9 @@ def module_items(module: Call) -> Iterator[tuple[Any, Any]]:
 
 
 def _module_items(module: Call) -> Iterator[tuple[Any, Any]]:
-    transient = module.attribute("_non_persistent_buffers_set")
+    transient = _of_module(module, "_non_persistent_buffers_set")
     for part in _PARTS:
-        entries = module.attribute(part)
+        entries = _of_module(module, part)
         for name, value in entries.items() if isinstance(entries, dict) else ():
             hidden = part == "_buffers" and isinstance(transient, (set, frozenset)) and name in transient
             yield name, _HIDDEN if value is None or hidden else value

@@ -15,7 +15,7 @@ _OF_THE_WHOLE = ("torch.objects", "torch.modules", "torch.attributes")  # say no
 
 
 def without_structure(extras: Mapping[str, Any], kept: Mapping[str, str], tree: Any) -> dict[str, Any]:
-    """`extras` for the tensors of `kept` (old name -> new name), whose structure is now `tree` (None: they have none)."""
+    """`extras` for the tensors of `kept` (old name -> new name), whose structure is now `tree` (None: none)."""
     out = {key: value for key, value in extras.items() if key not in (*_OF_THE_WHOLE, torch_tree.KEY)}
     for key in _NAME_LISTS:
         names = tuple(kept[name] for name in out.pop(key, ()) if name in kept)

@@ -22,7 +22,7 @@ from tael.formats.torch_tree import TensorLeaf, leaf_names
 from tael.training import ema
 from tael.training.extras import without_structure
 from tael.training.prefixes import strip
-from tael.training.roles import AVERAGED_IN_PLACE, Kind, holds_tensors, kind_of, preference
+from tael.training.roles import AVERAGED_IN_PLACE, Kind, averages_of_callbacks, holds_tensors, kind_of, preference
 
 WEIGHTS: Kind = "weights"
 EMA: Kind = "ema"
@@ -57,6 +57,12 @@ def parts(checkpoint: Checkpoint) -> list[Part]:
     for key, subtree in tree.items():
         names = [name for name in leaf_names(subtree) if name in checkpoint.tensors and name not in listed]
         listed.update(names)
+        averages = averages_of_callbacks(subtree) if keys[key] == "state" else None
+        if averages:
+            at, inner = averages
+            among = [name for name in leaf_names(inner) if name in checkpoint.tensors]
+            found.append(_part(checkpoint, ".".join(map(str, (key, *at))), EMA, among, {}))
+            names = [name for name in names if name not in among]
         found.append(_part(checkpoint, str(key), keys[key], names, values.get(str(key), {})))
     rest = [name for name in checkpoint.tensors if name not in listed]
     if rest:
@@ -188,7 +194,7 @@ def _named(chosen: Sequence[Part], checkpoint: Checkpoint) -> tuple[dict[str, st
     elif keys and all(one.name in keys for one in chosen):
         inner = {keys[one.name]: tree[keys[one.name]] for one in chosen}
     else:
-        return {name: name for one in chosen for name in one.tensors}, None
+        return {name: name.removeprefix(f"{one.name}.") for one in chosen for name in one.tensors}, None
     named, inner = torch_tree.flatten(inner, lambda value: type(value) is TensorLeaf)
     return {leaf.name: new for new, leaf in named if leaf.name in wanted}, inner
 
@@ -273,7 +279,7 @@ def _cut(
         gone = [name for name in one.tensors if name not in kept]
         if gone:
             losses.append(Loss("extras", f"{one.kind} {clip(one.name)!r}: {_size(gone, checkpoint)}", len(gone)))
-        elif dropped:
+        elif any(part_value not in ({}, []) for part_value in map(one.values.get, dropped)):
             losses.append(Loss("metadata", f"{one.kind} {clip(one.name)!r}", len(dropped)))
     for one in chosen if len(chosen) == 1 else ():
         for name in one.values:
@@ -289,10 +295,10 @@ def _cut(
 
 
 def _stays(part: Part, name: str) -> bool:
-    """Hyperparameters, and single values of the run (epoch, step, versions), go along with the weights."""
-    if part.kind == "hyperparameters":
-        return True
-    return part.kind in ("state", "other") and name == part.name and not isinstance(part.values[name], dict | list)
+    """Hyperparameters, what nobody knows, and single values of the run (epoch, step) go along with the weights."""
+    if part.kind == "state":
+        return name == part.name and not isinstance(part.values[name], dict | list)
+    return part.kind == "hyperparameters" or (part.kind == "other" and not part.tensors)
 
 
 def _size(names: Sequence[str], checkpoint: Checkpoint) -> str:

@@ -40,25 +40,42 @@ LIGHTNING = "pytorch-lightning_version"
 def kind_of(key: str, subtree: Any) -> Kind:
     """What the value under the top-level `key` is. `subtree` is of torch.tree."""
     name = key.lower()
+    if type(subtree) is TensorLeaf:
+        return "state"
     holds = holds_tensors(subtree)
     if holds and (_is_optimizer(subtree) or _OPTIMIZER.search(name)):
         return "optimizer"
     if _SCHEDULER.search(name):
         return "scheduler"
-    if holds and type(subtree) is not TensorLeaf:
-        if _EMA.search(name):
-            return "ema"
-        if name in WEIGHTS:
-            return "weights"
+    if holds and _EMA.search(name):
+        return "ema"
+    if holds and name in WEIGHTS:
+        return "weights"
     if not holds and _HYPERPARAMETERS.search(name):
         return "hyperparameters"
     if not holds and (_OPTIMIZER.search(name) or _is_optimizer(subtree)):
         return "optimizer"
-    return "state" if _STATE.search(name) or type(subtree) is TensorLeaf else "other"
+    return "state" if _STATE.search(name) else "other"
 
 
 def holds_tensors(subtree: Any) -> bool:
     return next(leaf_names(subtree), None) is not None
+
+
+def averages_of_callbacks(subtree: Any) -> tuple[tuple[Any, ...], Any] | None:
+    """Below the state of callbacks: the path and the dict of tensors that one of them keeps under an averaging name."""
+    pending: list[tuple[tuple[Any, ...], Any, bool]] = [((), subtree, False)]
+    seen: set[int] = set()
+    while pending:
+        at, value, averaging = pending.pop(0)
+        if not isinstance(value, dict) or id(value) in seen:
+            continue
+        seen.add(id(value))
+        if averaging and any(type(item) is TensorLeaf for item in value.values()):
+            return at, value
+        for key, item in value.items():
+            pending.append(((*at, key), item, averaging or bool(_EMA.search(str(key).lower()))))
+    return None
 
 
 def _is_optimizer(subtree: Any) -> bool:
