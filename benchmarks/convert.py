@@ -30,7 +30,8 @@ import sys, torch
 from safetensors.torch import save_file
 folder, total = sys.argv[1], int(sys.argv[2])
 count, rows = 64, total // 64 // 4096 // 2
-state = {f"model.layers.{i}.weight": torch.randint(-32768, 32767, (rows, 4096), dtype=torch.int16).view(torch.bfloat16) for i in range(count)}
+bits = [torch.randint(-32768, 32767, (rows, 4096), dtype=torch.int16) for _ in range(count)]
+state = {f"model.layers.{i}.weight": tensor.view(torch.bfloat16) for i, tensor in enumerate(bits)}
 torch.save(state, f"{folder}/model.pt")
 save_file(state, f"{folder}/model.safetensors", {"format": "pt"})
 import json, os

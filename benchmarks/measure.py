@@ -27,7 +27,7 @@ class Runs:
 
 
 def run(commands: Sequence[Sequence[str]]) -> tuple[float, int]:
-    """Run commands one after the other; seconds of all, peak RSS in bytes of the largest. A failure ends the benchmark."""
+    """Run commands one after the other: seconds of all, peak RSS in bytes of the largest. A failure ends it all."""
     peak = 0
     started = time.monotonic()
     for command in commands:

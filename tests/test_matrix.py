@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every reader times every writer, from the registry: the torture checkpoint goes A -> B and must arrive bit for bit."""
+"""Every reader times every writer, from the registry: the torture checkpoint goes A -> B and must arrive bit-exact."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_s7_two_names_at_one_offset_are_explained_and_never_written(tmp_path: Pa
     entry = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}
     path = tmp_path / "x.safetensors"
     path.write_bytes(raw(json.dumps({"first": entry, "second": entry}), A.tobytes()))
-    with pytest.raises(CorruptFileError, match="first.*second|second.*first"):
+    with pytest.raises(CorruptFileError, match=r"first.*second|second.*first"):
         open_checkpoint(path)
 
 

@@ -62,8 +62,9 @@ def test_p2_classes_of_a_framework_that_is_not_installed_are_stubs(tmp_path: Pat
 
 def test_p3_optimizer_state_is_told_apart_and_left_out(tmp_path: Path) -> None:
     moments = {k: {"exp_avg": W.copy(), "exp_avg_sq": W.copy()} for k in range(2)}
-    content = {"state_dict": {"a": W.copy(), "b": W.copy()}, "optimizer_states": [{"state": moments, "param_groups": [{"lr": 1e-3}]}]}
-    source = pickled(tmp_path / "x.ckpt", content)
+    optimizer = {"state": moments, "param_groups": [{"lr": 1e-3}]}
+    weights = {"a": W.copy(), "b": W.copy()}
+    source = pickled(tmp_path / "x.ckpt", {"state_dict": weights, "optimizer_states": [optimizer]})
     with open_checkpoint(source) as checkpoint:
         sizes = {part.kind: part.nbytes for part in parts(checkpoint)}
     assert sizes["weights"] == 2 * W.nbytes

@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,9 @@ from pathlib import Path
 import pytest
 from typer import Context
 
+import console
 import tael
+from cli import corpus
 from tael.cli import app, help, screen
 from tael.errors import CorruptFileError
 
@@ -75,6 +78,36 @@ def test_every_module_beside_the_verbs_is_known() -> None:
         name for name in modules if "EXAMPLES = (" in (folder / f"{name}.py").read_text() and name != "app"
     }
     assert with_examples == set(app.VERBS)
+
+
+@pytest.fixture(scope="module")
+def examples_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The corpus, and the other files that the examples of the help speak of."""
+    folder = tmp_path_factory.mktemp("examples")
+    corpus.build(folder)
+    tael.convert(folder / "model.safetensors", folder / "half.safetensors", dtype="f16")
+    tael.convert(folder / "model.safetensors", folder / "part.npz", select=["*norm*"])
+    copies = {"a.pt": "model.pt", "old.pt": "model.pt", "base.safetensors": "model.safetensors"}
+    copies |= dict.fromkeys(("b.safetensors", "new.safetensors"), "tuned.safetensors")
+    for name, source in copies.items():
+        (folder / name).write_bytes((folder / source).read_bytes())
+    return folder
+
+
+EXAMPLES = [example.command for verb in app.VERBS for example in importlib.import_module(f"tael.cli.{verb}").EXAMPLES]
+EXAMPLES += [command for command, _ in app.EXAMPLES]
+
+
+@pytest.mark.parametrize("command", EXAMPLES)
+def test_the_examples_of_the_help_run(command: str, examples_folder: Path, tmp_path: Path) -> None:
+    for source in examples_folder.iterdir():
+        (tmp_path / source.name).symlink_to(source)
+    for made in ("model.safetensors", "sharded", "part.npz"):  # what an example is to write cannot be there
+        if re.search(rf"convert \S+ {made}\b", command):
+            (tmp_path / made).unlink()
+    printed = console.run(f"{command}; echo exit code $?", tmp_path)
+    assert printed[-1] in ("exit code 0", "exit code 1"), "\n".join(printed)
+    assert not any(line.startswith("tael: ") for line in printed), "\n".join(printed)
 
 
 @pytest.mark.parametrize("verb", app.VERBS)

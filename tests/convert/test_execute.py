@@ -212,7 +212,7 @@ def test_stored_checksums_are_compared_in_passing(tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(data)
     execute(copy_plan(tmp_path / "good", tmp_path / "in", crc=zlib.crc32(data)), threads=2)
     assert (tmp_path / "good").read_bytes() == data
-    with pytest.raises(ChecksumError, match="'w'.*storage 0"):
+    with pytest.raises(ChecksumError, match=r"'w'.*storage 0"):
         execute(copy_plan(tmp_path / "bad", tmp_path / "in", crc=zlib.crc32(data) ^ 1), threads=2)
     assert sorted(os.listdir(tmp_path)) == ["good", "in"], "bad input leaves nothing behind"
 

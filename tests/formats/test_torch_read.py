@@ -40,7 +40,7 @@ from tael.formats.detect import Probe, detect
 from tael.formats.registry import Confidence
 from tael.formats.torch import FORMAT
 from tael.formats.torch import open as open_torch
-from tael.formats.torch_tensors import FROM_TORCH
+from tael.formats.torch_storage import FROM_TORCH
 from tael.formats.torch_tree import TensorLeaf
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "torch"

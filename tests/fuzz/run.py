@@ -10,6 +10,7 @@ written to build/fuzz; put it into tests/fuzz/corpus/FORMAT when it is mended.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import shutil
 import subprocess
 import sys
@@ -42,6 +43,7 @@ def main() -> int:
 def child(format_id: str, seconds: int) -> int:
     import atheris
 
+    import_from_source()
     with atheris.instrument_imports(include=["tael"]):
         from targets import exercise, seeds
 
@@ -57,6 +59,23 @@ def child(format_id: str, seconds: int) -> int:
     atheris.Setup(arguments, lambda data: exercise(format_id, data))
     atheris.Fuzz()
     return 0
+
+
+def import_from_source() -> None:
+    """Import tael from src/: an editable install has a loader of its own, through which nothing gets instrumented."""
+    native = importlib.util.find_spec("tael.kernels._native")
+    assert native is not None
+    assert native.origin is not None
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tael"]:
+        del sys.modules[name]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if "ScikitBuild" not in type(finder).__name__]
+    sys.path.insert(0, str(ROOT / "src"))
+    spec = importlib.util.spec_from_file_location("tael.kernels._native", native.origin)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["tael.kernels._native"] = module
+    spec.loader.exec_module(module)
 
 
 if __name__ == "__main__":

@@ -47,6 +47,7 @@ def test_vectors_are_detected() -> None:
         b"GGUF\x03\x00\x00\x00" + bytes(40), b"\x93NUMPY\x01\x00v\x00{'descr'", b"\x1f\x8b\x08\x00" + bytes(40),
         b"\x80\x02" + b"R" * 40, b"\x80\x04\x95" + b"\xff" * 8 + b"}", b"((((((((" + b"\x00" * 8,
         struct.pack("<Q", 128) + b'{"a":{}}', b"\x80\x03" + bytes(100), b"I1\nI2\nI3\n.",
+        b"\x80\x04K\x01K\x02\x87K\x03q\x00", b"\x80\x02]q\x00(K\x01\x86K\x01K\x02",  # more taken than there is
     ],
 )  # fmt: skip
 def test_others_are_not(head: bytes) -> None:

@@ -325,6 +325,30 @@ def test_crafted_keys_run_out_of_processor_time() -> None:
         load(Reader(data(keys)), limits=limits)
 
 
+indexes = st.integers(0, 12) | st.sampled_from([255, 256, 300])
+memo_opcodes = st.one_of(
+    st.integers(0, 99).map(lambda value: b"K" + bytes([value])),
+    indexes.map(lambda index: b"p%d\n" % index),
+    indexes.map(lambda index: b"q" + bytes([index % 256])),
+    indexes.map(lambda index: b"r" + index.to_bytes(4, "little")),
+    st.just(b"\x94"),
+)
+
+
+@given(st.lists(memo_opcodes, max_size=30), st.lists(indexes, max_size=6))
+def test_the_memo_is_the_one_of_pickle(stores: list[bytes], wanted: list[int]) -> None:
+    for protocol in (b"\x80\x04", b""):
+        gets = b"".join(b"j" + index.to_bytes(4, "little") + b"h" + bytes([index % 256]) for index in wanted)
+        data = protocol + b"K\x00" + b"".join(stores) + b"(" + gets + b"t."
+        try:
+            real = pickle.loads(data)
+        except pickle.UnpicklingError:
+            with pytest.raises(CorruptFileError):
+                load(Reader(data))
+        else:
+            assert read(data) == real
+
+
 @given(st.sampled_from([item for item in CORPUS if len(item.data) < 5000]), st.data())
 def test_mutated_pickles_only_raise_our_errors(item: Any, data: st.DataObject) -> None:
     mutated = bytearray(item.data or b".")

@@ -151,6 +151,8 @@ PAIR = b"K\x02K\x03\x86"
         [STORAGE, b"K\x00", PAIR, b"K\x01\x85"],
         [STORAGE, b"K\x00", b"]", b"]"],
         [STORAGE, b"K\x00", b"K\x02N\x86", PAIR],
+        [STORAGE, b"K\x00", b"K\x02\x88\x86", PAIR],
+        [STORAGE, b"K\x00", b"K\x02G\x40" + bytes(7) + b"\x86", PAIR],  # 2.0
         [STORAGE, b"K\x00", b"K\x02J\xff\xff\xff\xff\x86", PAIR],
         [b"N", b"K\x00", PAIR, PAIR],
         [text("cpu"), b"K\x00", PAIR, PAIR],

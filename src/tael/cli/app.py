@@ -8,6 +8,7 @@ verb is asked for; the table carries the short help, so that `tael --help` impor
 from __future__ import annotations
 
 import difflib
+import gc
 import importlib
 import os
 import sys
@@ -27,7 +28,7 @@ VERBS: dict[str, str] = {  # the first line of each verb's help
 }
 
 _ABOUT = "tael: one tool for neural-network weight files. Open them safely, see what is inside, convert, prove."
-_EXAMPLES = (
+EXAMPLES = (
     ("tael inspect model.safetensors", "look inside"),
     ("tael convert model.pt model.safetensors --dtype bf16", "change container and precision"),
     ("tael verify model.pt model.safetensors --rtol 1e-2", "compare the two"),
@@ -45,6 +46,7 @@ def main(args: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     from tael.cli import failure
 
+    gc.set_threshold(100_000, 50, 50)  # headers are many objects that stay: the defaults walk them again and again
     try:
         code = _run(line)
         sys.stdout.flush()
@@ -88,7 +90,7 @@ def group() -> Any:
             return super().resolve_command(ctx, args)
 
         def format_help(self, ctx: Any, formatter: Any) -> None:
-            formatter.write(help.program_help(_ABOUT, VERBS, self, ctx, _EXAMPLES, screen.stdout()))
+            formatter.write(help.program_help(_ABOUT, VERBS, self, ctx, EXAMPLES, screen.stdout()))
 
     app = typer.Typer(
         cls=LazyGroup,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import tael
 from tael.cli.text import plural, size
+from tael.errors import TaelError
 
 _CHECK_TEXT = b"123456789"  # whose checksums every catalogue of CRCs gives
 _CRC32, _CRC32C = 0xCBF43926, 0xE3069283
@@ -49,6 +50,8 @@ def _native_core() -> list[Finding]:
         from tael import kernels
     except Exception as error:  # whatever it is that keeps it from loading is what we are asked for
         hint = "install tael again with a C++20 compiler at hand, or from a wheel for this platform"
+        if isinstance(error, TaelError):
+            return [Finding(topic, "loaded", error.cause, False, error.hint or hint)]
         return [Finding(topic, "loaded", f"{type(error).__name__}: {error}", False, hint)]
     return [
         Finding(topic, "loaded", f"version {kernels.VERSION}", True),

@@ -15,7 +15,7 @@ EXAMPLES = (
     Example("tael convert model.safetensors small.safetensors --dtype bf16", "half the size, rounded to nearest even"),
     Example("tael convert model.safetensors sharded/ --shard-size 5GB", "a folder of shards with an index"),
     Example("tael convert train.ckpt weights.safetensors --part ema --strip-prefix auto", "the averaged weights only"),
-    Example("tael convert model.pt part.npz --select '*.bias' --rename 'model.*=*'", "some tensors, under other names"),
+    Example("tael convert model.pt part.npz --select '*norm*' --rename 'model.*=*'", "some tensors, under other names"),
     Example("tael convert model.pt model.safetensors --dry-run", "the plan: files, sizes, losses, memory"),
 )
 

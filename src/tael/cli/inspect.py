@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     Example("tael inspect model.safetensors", "the summary, on one screen however large the model is"),
-    Example("tael inspect sharded/ --tensors --select '*.bias'", "one line for each tensor that matches"),
+    Example("tael inspect sharded/ --tensors --select '*norm*'", "one line for each tensor that matches"),
     Example("tael inspect model.pt --tree", "all modules, equal layers as one"),
     Example("tael inspect model.pt --stats", "read the values: range, mean, deviation, NaN, infinities, zeros"),
-    Example("tael inspect model.safetensors --json | jq .parameters", "everything, for programs"),
+    Example("tael inspect model.safetensors --json > model.json", "everything, for programs"),
 )
 
 _VIEW = "What to show instead of the summary"

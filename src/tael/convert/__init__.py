@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from tael.convert import transforms
 from tael.convert.execute import ExecutionReport
@@ -21,6 +21,8 @@ from tael.core.progress import SILENT, Progress
 from tael.errors import LossRefusedError, SourceNotFoundError, TargetError, UnsupportedFormatError
 from tael.formats import open_checkpoint, registry
 from tael.formats.registry import Format
+
+WeightNorm = Literal["fold", "parametrizations", "weight_g"]
 
 if TYPE_CHECKING:
     from tael.verify.compare import Comparison
@@ -54,7 +56,7 @@ def convert(
     part: str | None = None,
     strip_prefix: str | None = None,
     fix_names: bool = False,
-    weight_norm: str | None = None,
+    weight_norm: WeightNorm | None = None,
     keep_all: bool = False,
     shard_size: int | None = None,
     saturate: bool = False,
@@ -75,8 +77,9 @@ def convert(
     dtype: cast every float tensor to it; `saturate` clamps instead of overflowing to inf.
     select, drop, rename: glob patterns, `OLD=NEW` rules (see `transforms`).
     part: which part of a training checkpoint ("weights" by default, "ema", ...); `keep_all` keeps everything.
-    strip_prefix: a prefix to take off, or "auto" (`module.`, `_orig_mod.`, ...). fix_names: `LayerNorm.gamma/beta` become
-    weight/bias. weight_norm: "fold" into plain weights, or spell pairs as "parametrizations" or "weight_g".
+    strip_prefix: a prefix to take off, or "auto" (`module.`, `_orig_mod.`, ...).
+    fix_names: `LayerNorm.gamma` and `beta` become weight and bias.
+    weight_norm: "fold" pairs into plain weights, or spell them the one way or the other.
     shard_size: bytes of one file, beyond which the target becomes a sharded set with an index.
     strict: raise `LossRefusedError` if the target cannot hold something. verify: compare the result with the source.
     Memory stays within `max_memory`, which does not depend on the size of the model.
@@ -137,7 +140,7 @@ def select_tensors(
     part: str | None = None,
     strip_prefix: str | None = None,
     fix_names: bool = False,
-    weight_norm: str | None = None,
+    weight_norm: WeightNorm | None = None,
     keep_all: bool = False,
     saturate: bool = False,
     allow_expand: bool = False,
@@ -184,6 +187,10 @@ def plan_conversion(
         raise UnsupportedFormatError(f"{fmt.title} can be read here, not written", hint="see `tael formats`")
     if not checkpoint.tensors:
         raise SourceNotFoundError("holds no tensors to write", path=checkpoint.path)
+    if shard_size is not None and "shards" not in fmt.capabilities:
+        raise UnsupportedFormatError(
+            f"{fmt.title} is one file: it is not written in shards", path=path, hint="SafeTensors and folders can be"
+        )
     folder = "folder" in fmt.capabilities
     plan = fmt.layout(checkpoint, Target(path.rstrip("/") if folder else path, shard_size, folder))
     known = {(loss.kind, loss.detail) for loss in plan.losses}

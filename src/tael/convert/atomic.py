@@ -48,12 +48,12 @@ class Output:
     # --- before anything is written
 
     def check(self, *, force: bool, inputs: Sequence[ByteSource], input_folder: str | None) -> None:
-        """Refuse targets that are inputs, that exist (without `force`), or whose folder does not."""
+        """Refuse targets that are inputs, that exist (without `force`), or cannot be written."""
         self._refuse_inputs(inputs, input_folder)
         if not os.path.isdir(self.folder):
             raise TargetError("the folder to write into does not exist", path=self.folder, hint="create it first")
         if not os.access(self.folder, os.W_OK):
-            raise TargetError("this folder cannot be written", path=self.folder, hint="write where you have the right to")
+            raise TargetError("this folder cannot be written", path=self.folder, hint="write elsewhere")
         if self.plan.folder and os.path.exists(self.path) and not os.path.isdir(self.path):
             raise TargetExistsError("is a file; this target is a folder", path=self.plan.path)
         taken = [final for final in self.finals if os.path.lexists(final)]

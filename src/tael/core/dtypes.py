@@ -68,6 +68,8 @@ class DType:
 
     def nbytes(self, shape: Sequence[int]) -> int:
         """Bytes of the canonical form of a tensor of this dtype and `shape`."""
+        if self.block == 1:
+            return math.prod(shape) * self.block_bytes
         return math.prod(self.grid(shape)) * self.block_bytes
 
     def numpy(self) -> Any:

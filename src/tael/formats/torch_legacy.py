@@ -13,7 +13,7 @@ from tael.core.source import ByteSource, BytesSource, FileSource, read
 from tael.errors import CorruptFileError, UnsupportedFormatError, clip
 from tael.formats.pickled_source import DecodedSource
 from tael.formats.torch_read import Parsed
-from tael.formats.torch_tensors import Stored, storage_bytes
+from tael.formats.torch_storage import Stored, storage_bytes
 from tael.pickle import (
     EmbeddedStorage,
     LazyBytes,

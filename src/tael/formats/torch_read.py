@@ -26,8 +26,10 @@ from tael.core.limits import Limits
 from tael.core.problem import Problem
 from tael.core.source import ByteSource, read
 from tael.formats import torch_report, torch_tree
-from tael.formats.torch_objects import Remainder, Survey
-from tael.formats.torch_tensors import QUANTIZATION, Find, TensorMaker, is_tensor
+from tael.formats.torch_objects import Remainder
+from tael.formats.torch_storage import Find
+from tael.formats.torch_survey import Survey
+from tael.formats.torch_tensors import QUANTIZATION, TensorMaker, is_tensor
 from tael.formats.torch_tree import TensorLeaf
 from tael.pickle import GlobalUse, LazyBytes, Loaded, decode
 

@@ -15,7 +15,7 @@ from tael.errors import CorruptFileError, TaelError, UnsupportedFormatError, cli
 from tael.formats import torch_script
 from tael.formats.torch_legacy import embedded_storage, no_bytes
 from tael.formats.torch_read import Parsed
-from tael.formats.torch_tensors import Stored, storage_bytes
+from tael.formats.torch_storage import Stored, storage_bytes
 from tael.formats.torch_write import METADATA_RECORD
 from tael.formats.zip_archive import ZipArchive, ZipEntry, open_zip
 from tael.pickle import TABLE, EmbeddedStorage, Loaded, Reader, Rule, StorageRef, load, storage_ref

@@ -70,9 +70,8 @@ def module_tree(tensors: Iterable[TensorInfo]) -> Module:
 def _grouped(tensors: Iterable[TensorInfo]) -> list[_Alike]:
     groups: dict[tuple[str | None, ...], _Alike] = {}
     for info in tensors:
-        pieces: list[str | None] = list(
-            _NUMBERED.split(info.name)
-        )  # text, then for every number: what stands before it, it, text
+        # text, then for every number: what stands before it, it, text
+        pieces: list[str | None] = _NUMBERED.split(info.name)  # type: ignore[assignment]
         key = (*pieces[::3], *pieces[1::3])
         alike = groups.get(key)
         if alike is None:

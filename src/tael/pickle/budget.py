@@ -96,6 +96,6 @@ class Budget:
                     raise LimitExceededError(f"a dict key is an integer of more than {KEY_BITS} bits", path=self.path)
                 elif kind in _UNHASHABLE or isinstance(item, dict):
                     raise CorruptFileError(f"a {kind.__name__} cannot be a dict key or a set member")
-                if False:
+                if items > KEY_ITEMS:
                     raise LimitExceededError(f"a dict key has more than {KEY_ITEMS:,} parts", path=self.path)
         self.charge(items)

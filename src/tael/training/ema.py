@@ -8,6 +8,7 @@ inside   among the weights: `model_ema.diffusion_modelinput_blocks00weight` of l
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from tael.errors import TransformError, clip
@@ -18,6 +19,7 @@ _INSIDE = {
     "net_ema": ("net.",), "ema_net": ("net.",), "averaged_model": ("model.",), "swa_model": ("model.", "net.", ""),
     "teacher": ("student.",),
 }  # fmt: skip
+_MARKED = re.compile(rf"(?:^|\.)(?:{'|'.join(_INSIDE)})\.")
 _COUNTERS = frozenset({"decay", "num_updates", "n_averaged", "initted", "step", "updates"})
 _WRAPPERS = ("", "module.", "ema_model.", "ema_model.module.", "model.", "shadow.", "ema.", "averaged_model.")
 
@@ -25,10 +27,11 @@ _WRAPPERS = ("", "module.", "ema_model.", "ema_model.module.", "model.", "shadow
 def inside(names: Sequence[str]) -> dict[str, str | None]:
     """Those of `names` that are averages of others -> the plain name (None: a counter of the averaging)."""
     found: dict[str, str | None] = {}
+    marked = [name for name in names if _MARKED.search(name)]
     for component, plain in _INSIDE.items():
         marker = f"{component}."
         groups: dict[str, list[str]] = {}
-        for name in names:
+        for name in marked:
             at = 0 if name.startswith(marker) else name.find(f".{marker}") + 1
             if at or name.startswith(marker):
                 groups.setdefault(name[:at], []).append(name)

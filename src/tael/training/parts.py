@@ -1,73 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a training checkpoint, and the selection of one of them.
-
-A checkpoint has parts when its top level (`extras["torch.tree"]`) is a dict in which roles.py finds weights, averages
-or an optimizer. Everything else, a plain state dict first of all, is one part and is left alone.
-"""
+"""The selection of one part of a training checkpoint: the weights unless told otherwise."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tael.convert.ties import owners, tie
 from tael.core.checkpoint import Checkpoint
-from tael.core.problem import Loss, Problem
 from tael.errors import TransformError, clip
 from tael.formats import torch_tree
-from tael.formats.torch_tensors import QUANTIZATION
-from tael.formats.torch_tree import TensorLeaf, leaf_names
+from tael.formats.torch_tree import TensorLeaf
 from tael.training import ema
-from tael.training.extras import without_structure
+from tael.training.cut import cut
 from tael.training.prefixes import strip
-from tael.training.roles import AVERAGED_IN_PLACE, Kind, averages_of_callbacks, holds_tensors, kind_of, preference
+from tael.training.roles import preference
+from tael.training.structure import EMA, WEIGHTS, Part, parts, top_level
 
-WEIGHTS: Kind = "weights"
-EMA: Kind = "ema"
+__all__ = ["Part", "parts", "select"]
+
 _LISTED = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One part: `name` is the key it lies under (what `--part` takes, besides the kind), `tensors` their names.
-
-    `nbytes` counts tied tensors once. `values`: the metadata that belongs to it, under its full names.
-    """
-
-    name: str
-    kind: Kind
-    tensors: tuple[str, ...]
-    nbytes: int
-    values: Mapping[str, Any] = field(default_factory=dict)
-
-
-def parts(checkpoint: Checkpoint) -> list[Part]:
-    """Every tensor is in exactly one part. One part of kind "weights" where there is no training structure."""
-    keys = _keys(checkpoint)
-    if keys is None:
-        return _with_inside(
-            [_part(checkpoint, WEIGHTS, WEIGHTS, list(checkpoint.tensors), checkpoint.metadata)], checkpoint
-        )
-    tree = checkpoint.extras[torch_tree.KEY]
-    values = _values(checkpoint, [str(key) for key in tree])
-    found = []
-    listed: set[str] = set()
-    for key, subtree in tree.items():
-        names = [name for name in leaf_names(subtree) if name in checkpoint.tensors and name not in listed]
-        listed.update(names)
-        averages = averages_of_callbacks(subtree) if keys[key] == "state" else None
-        if averages:
-            at, inner = averages
-            among = [name for name in leaf_names(inner) if name in checkpoint.tensors]
-            found.append(_part(checkpoint, ".".join(map(str, (key, *at))), EMA, among, {}))
-            names = [name for name in names if name not in among]
-        found.append(_part(checkpoint, str(key), keys[key], names, values.get(str(key), {})))
-    rest = [name for name in checkpoint.tensors if name not in listed]
-    if rest:
-        found.append(_part(checkpoint, "", "other", rest, {}))
-    return _with_inside(found, checkpoint)
 
 
 def select(
@@ -86,7 +38,7 @@ def select(
 
 
 def _take(checkpoint: Checkpoint, part: str | None) -> Checkpoint:
-    trained = _keys(checkpoint) is not None
+    trained = top_level(checkpoint) is not None
     if not trained and part in (None, WEIGHTS):
         return checkpoint
     found = parts(checkpoint)
@@ -96,62 +48,7 @@ def _take(checkpoint: Checkpoint, part: str | None) -> Checkpoint:
     if chosen[0].kind == EMA:
         kept, tree, more = _as_plain(kept, tree, found, checkpoint)
         notes += more
-    return _cut(checkpoint, chosen, found, kept, tree, notes)
-
-
-# --- which parts there are
-
-
-def _keys(checkpoint: Checkpoint) -> dict[Any, Kind] | None:
-    """Top-level key -> kind, when this is a training checkpoint."""
-    tree = checkpoint.extras.get(torch_tree.KEY)
-    if not isinstance(tree, dict):
-        return None
-    kinds: dict[Any, Kind] = {key: kind_of(str(key), subtree) for key, subtree in tree.items()}
-    loose = [key for key, subtree in tree.items() if _is_container(subtree) and kinds[key] == "other"]
-    if EMA not in kinds.values() and WEIGHTS not in kinds.values() and "optimizer" not in kinds.values():
-        return None
-    if all(key in kinds for key in AVERAGED_IN_PLACE):
-        kinds[AVERAGED_IN_PLACE[0]] = EMA
-    if WEIGHTS not in kinds.values():
-        kinds.update(dict.fromkeys(loose, WEIGHTS))
-    return kinds
-
-
-def _is_container(subtree: Any) -> bool:
-    return type(subtree) is not TensorLeaf and holds_tensors(subtree)
-
-
-def _part(checkpoint: Checkpoint, name: str, kind: Kind, tensors: Iterable[str], values: Mapping[str, Any]) -> Part:
-    names = tuple(tensors)
-    group = owners(checkpoint.tensors)
-    once = {group[name]: checkpoint.tensors[name].nbytes for name in names}
-    return Part(name, kind, names, sum(once.values()), values)
-
-
-def _values(checkpoint: Checkpoint, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Top-level key -> the metadata under it."""
-    found: dict[str, dict[str, Any]] = {}
-    by_length = sorted(keys, key=len, reverse=True)
-    for name, value in checkpoint.metadata.items():
-        key = name if name in keys else next((key for key in by_length if name.startswith(f"{key}.")), None)
-        if key is not None:
-            found.setdefault(key, {})[name] = value
-    return found
-
-
-def _with_inside(found: list[Part], checkpoint: Checkpoint) -> list[Part]:
-    """Averages that lie among the weights as a part of their own."""
-    out = []
-    for part in found:
-        averages = ema.inside(part.tensors) if part.kind == WEIGHTS else {}
-        if averages:
-            plain = [name for name in part.tensors if name not in averages]
-            out.append(_part(checkpoint, part.name, WEIGHTS, plain, part.values))
-            out.append(_part(checkpoint, ema.place(next(iter(averages))), EMA, averages, {}))
-        else:
-            out.append(part)
-    return out
+    return cut(checkpoint, chosen, found, kept, tree, notes)
 
 
 # --- which one is wanted
@@ -254,57 +151,3 @@ def _lined_up(kept: Mapping[str, str], plain: Mapping[str, str], checkpoint: Che
         return None
     shape = {new: checkpoint.tensors[old].shape for old, new in (*kept.items(), *plain.items())}
     return ema.by_position([(new, shape[new]) for new in listed], [(new, shape[new]) for new in plain.values()])
-
-
-# --- the checkpoint that is left
-
-
-def _cut(
-    checkpoint: Checkpoint,
-    chosen: Sequence[Part],
-    found: Sequence[Part],
-    kept: Mapping[str, str],
-    tree: Any,
-    notes: Sequence[str],
-) -> Checkpoint:
-    group = owners(checkpoint.tensors)
-    tensors = tie((checkpoint.tensors[old].renamed(new), group[old]) for old, new in kept.items())
-    left = [one for one in found if one not in chosen]
-    metadata = dict(checkpoint.metadata)
-    losses = list(checkpoint.losses)
-    for one in left:
-        dropped = [name for name in one.values if not _stays(one, name)]
-        for name in dropped:
-            del metadata[name]
-        gone = [name for name in one.tensors if name not in kept]
-        if gone:
-            losses.append(Loss("extras", f"{one.kind} {clip(one.name)!r}: {_size(gone, checkpoint)}", len(gone)))
-        elif any(part_value not in ({}, []) for part_value in map(one.values.get, dropped)):
-            losses.append(Loss("metadata", f"{one.kind} {clip(one.name)!r}", len(dropped)))
-    for one in chosen if len(chosen) == 1 else ():
-        for name in one.values:
-            metadata[name.removeprefix(f"{one.name}.")] = metadata.pop(name)
-    if QUANTIZATION in metadata:
-        entries = {kept[name]: about for name, about in metadata[QUANTIZATION].items() if name in kept}
-        metadata = {**metadata, QUANTIZATION: entries} if entries else _without(metadata, QUANTIZATION)
-    problems = [problem for problem in checkpoint.problems if problem.tensor is None or problem.tensor in kept]
-    problems = [replace(problem, tensor=kept[problem.tensor]) if problem.tensor else problem for problem in problems]
-    problems += [Problem("note", note, checkpoint.path) for note in notes]
-    extras = without_structure(checkpoint.extras, kept, tree)
-    return checkpoint.with_tensors(tensors, metadata=metadata, extras=extras, problems=problems, losses=losses)
-
-
-def _stays(part: Part, name: str) -> bool:
-    """Hyperparameters, what nobody knows, and single values of the run (epoch, step) go along with the weights."""
-    if part.kind == "state":
-        return name == part.name and not isinstance(part.values[name], dict | list)
-    return part.kind == "hyperparameters" or (part.kind == "other" and not part.tensors)
-
-
-def _size(names: Sequence[str], checkpoint: Checkpoint) -> str:
-    nbytes = sum(checkpoint.tensors[name].nbytes for name in names)
-    return f"{len(names):,} tensor{'' if len(names) == 1 else 's'}, {nbytes:,} bytes"
-
-
-def _without(mapping: Mapping[str, Any], key: str) -> dict[str, Any]:
-    return {name: value for name, value in mapping.items() if name != key}
