@@ -43,16 +43,19 @@ class Recorder(BytesSource):
 @st.composite
 def pairs(draw: st.DrawFn, depth: int = 3, most: int = 4) -> Pair:
     kind = draw(st.sampled_from(KINDS))
-    shape = tuple(draw(st.lists(st.integers(0, most), max_size=4)))
+    lengths = st.integers(0, most) if draw(st.integers(0, 4)) == 0 else st.integers(1, most)
+    shape = tuple(draw(st.lists(lengths, max_size=4)))
     return draw(_any_node(kind, shape, depth))
 
 
 @st.composite
 def boxes(draw: st.DrawFn, shape: tuple[int, ...]) -> Box:
+    """Mostly not empty: with free choice of both ends, a box of several axes nearly always would be."""
     box = []
     for length in shape:
-        start = draw(st.integers(0, length))
-        box.append((start, draw(st.integers(start, length))))
+        least = 1 if length and draw(st.integers(0, 9)) else 0
+        start = draw(st.integers(0, length - least))
+        box.append((start, draw(st.integers(start + least, length))))
     return tuple(box)
 
 

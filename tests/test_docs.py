@@ -31,6 +31,16 @@ def test_the_commands_of_a_page_print_what_it_shows(page: Path, tmp_path: Path) 
     assert not found, "\n" + "\n".join(found)
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+def test_the_python_of_a_page_runs(page: str, tmp_path: Path) -> None:
+    corpus.build(tmp_path)
+    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(blocks)], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_links_within_the_project_lead_somewhere(page: Path) -> None:
     text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)

@@ -19,7 +19,7 @@ from typer import Context
 import console
 import tael
 from cli import corpus
-from tael.cli import app, help, screen
+from tael.cli import app, help, parser, screen
 from tael.errors import CorruptFileError
 
 RUN = [sys.executable, "-c", "import sys; from tael.cli.app import main; sys.exit(main(sys.argv[1:]))"]
@@ -113,7 +113,7 @@ def test_the_examples_of_the_help_run(command: str, examples_folder: Path, tmp_p
 @pytest.mark.parametrize("verb", app.VERBS)
 def test_options_are_strings_lists_or_flags(verb: str) -> None:
     """They bypass the conversion of the option parser."""
-    command = app.verb(verb)
+    command = parser.verb(verb)
     with Context(command, info_name=verb) as context:
         for param in command.get_params(context):
             assert param.name == "help" or param.help, param.name

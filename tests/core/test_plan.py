@@ -117,7 +117,9 @@ BIG: list[Callable[[], Node]] = [
     lambda: ops.quantize(plain((4_000, 40_000)), Q8),
     lambda: ops.dequantize(plain((4_000, 40_000), "Q8_0")),
     lambda: ops.cast(ops.dequantize(plain((4_000, 40_000), "Q8_0")), F16),
-    # A row length that shares no factor with the block: whole rows would be 32 rows of a million.
+    # Row lengths that share no factor with the block: a unit of whole rows would have 32 of them.
+    lambda: ops.reshape(ops.dequantize(plain((32, 100_003 * 32), "Q8_0")), (1024, 100_003)),
+    lambda: ops.reshape(ops.dequantize(plain((32, 1_003 * 32), "Q8_0")), (1024, 1_003)),
     lambda: ops.reshape(ops.dequantize(plain((32, 1_000_003 * 32), "Q8_0")), (1024, 1_000_003)),
     lambda: ops.concat([plain((50_000, 5_000)), turned((50_000, 5_000))], 1),
     lambda: ops.stack([turned((40_000, 3_000))] * 3, 1),

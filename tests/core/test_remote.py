@@ -187,14 +187,10 @@ def test_chunked_answers(server: RangeServer) -> None:
     assert read(http(server), 0, len(DATA)) == DATA
 
 
-def test_connections_are_used_again(server: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("chunked", [False, True])
+def test_connections_are_used_again(server: RangeServer, monkeypatch: pytest.MonkeyPatch, chunked: bool) -> None:
+    server.behaviour.chunked = chunked
     made: list[object] = []
-    connect = socket.create_connection
-
-    def counting(*args: object, **more: object) -> socket.socket:
-        made.append(args)
-        return connect(*args, **more)  # type: ignore[arg-type]
-
     source = http(server)
     monkeypatch.setattr("socket.socket.connect", _counted(socket.socket.connect, made))
     for offset in range(100_000, 1_000_000, 200_000):

@@ -372,7 +372,7 @@ def _bombs() -> list[Item]:
         ),
         Item("million_marks", whole(b"(" * 1_000_000), "CorruptFileError"),
         Item("many_lists", whole(b"]" * 12_000_000), "LimitExceededError"),
-        Item("many_sets", whole(b"\x8f" * 1_200_000), "LimitExceededError", tight=True),
+        Item("many_sets", whole(b"\x8f" * 400_000), "LimitExceededError", tight=True),
         Item("many_dicts", whole(b"}" * 1_200_000), "LimitExceededError", tight=True),
         Item("many_marks", whole(b"(" * 1_200_000), "LimitExceededError", tight=True),
         Item("many_pops", whole(b"N" + b"N0" * 1_000_000), "LimitExceededError", tight=True),
@@ -441,7 +441,7 @@ def _bombs() -> list[Item]:
         ),
         Item(
             "key_compares",
-            whole(text("k" * 60_000) + b"\x94" + text("k" * 60_000) + b"\x9400}h\x00Ns" + b"h\x01Ns" * 3_000_000),
+            whole(text("k" * 60_000) + b"\x94" + text("k" * 60_000) + b"\x9400}h\x00Ns" + b"h\x01Ns" * 200_000),
             "LimitExceededError",
             tight=True,
         ),

@@ -147,6 +147,20 @@ def test_lazy_data_of_the_wrong_length() -> None:
         load(Reader.over(lambda offset, size: data[offset : offset + size], len(data)))
 
 
+@pytest.mark.parametrize(("count", "right"), [(17_000, True), (70_001, False), (2, False)])
+def test_encoded_lazy_data_of_an_impossible_length(count: int, right: bool) -> None:
+    """Its exact length is not known before it is decoded, but a byte takes one to six bytes."""
+    state = b"(K\x01J" + count.to_bytes(4, "little") + b"\x85" + FLOAT + b"\x89"
+    encode = call(name("_codecs", "encode"), text("x" * 70_000), text("latin1"))
+    data = whole(ARRAY + state + encode + b"tb")
+    reader = Reader.over(lambda offset, size: data[offset : offset + size], len(data))
+    if right:
+        assert load(reader).value.shape == (count,)
+    else:
+        with pytest.raises(CorruptFileError):
+            load(reader)
+
+
 @pytest.mark.parametrize("code", [text("float"), text("f4,f4"), text("q" * 30), b"K\x04", text("("), text("")])
 def test_unknown_dtypes_are_stubs_and_make_no_array(code: bytes) -> None:
     dtype = call(name("numpy", "dtype"), code, b"\x89\x88")

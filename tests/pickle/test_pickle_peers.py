@@ -116,7 +116,7 @@ def test_whole_modules_give_the_names_of_their_state_dict() -> None:
             self.head = torch.nn.Linear(3, 4, bias=False)
             self.head.weight = self.embed.weight
             self.twice = torch.nn.ModuleList([self.embed, self.embed])
-            self.blocks = torch.nn.ModuleDict({"a.b".replace(".", "_"): torch.nn.BatchNorm1d(3)})
+            self.blocks = torch.nn.ModuleDict({"a_b": torch.nn.BatchNorm1d(3)})
             self.register_buffer("shown", torch.ones(1))
             self.register_buffer("hidden", torch.ones(1), persistent=False)
             self.register_parameter("absent", None)

@@ -168,6 +168,9 @@ def test_lengths_are_compared_before_anything_is_read() -> None:
 def test_reading_outside_of_the_source_is_refused() -> None:
     reader = Reader(b"abcdef", base=10)
     assert reader.read(12, 2) == b"cd"
+    for one in (reader, Source(b"abcdef").reader()):
+        with pytest.raises(CorruptFileError):
+            one.fill(one.size - 1, 2)
     for offset, size in [(9, 2), (15, 2), (-1, 1), (10, -1)]:
         with pytest.raises(CorruptFileError):
             reader.read(offset, size)

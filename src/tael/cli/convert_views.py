@@ -117,7 +117,9 @@ def _warnings(conversion: Conversion, out: Screen) -> list[str]:
     lines = [line for problem in found[:_SHOWN] for line in output.problem_lines(out, problem, conversion.source)]
     if len(found) > _SHOWN:
         lines += output.labelled(out, "", "", f"... and {plural(len(found) - _SHOWN, 'more problem')}")
-    return lines + [line for note in conversion.notes for line in output.labelled(out, "note", "dim", safe(note, 600))]
+    for note in conversion.notes:
+        lines += output.labelled(out, "note", "dim", safe(note.removeprefix(f"{conversion.source}: "), 600))
+    return lines
 
 
 def _existing(path: str) -> Path:

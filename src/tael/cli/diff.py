@@ -54,9 +54,8 @@ def _print(found: Diff, out: screen.Screen) -> None:
     groups = [(style, word, list(lines)) for style, word, lines in _groups(found)]
     totals = [f"{len(lines):,} {'in ' if word == 'metadata' else ''}{word}" for _, word, lines in groups if lines]
     out.line(out.dot.join([*totals, f"{plural(found.same, 'tensor')} unchanged"]))
+    out.line()
     for style, word, lines in groups:
-        if lines:
-            out.line()
         for line in lines[:_SHOWN]:
             out.line(f"  {out.paint(f'{word:<10}', style)}  {line}")
         if len(lines) > _SHOWN:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import json
 import os
 import signal
@@ -59,11 +60,8 @@ def explain(error: BaseException) -> dict[str, Any]:
     }  # fmt: skip
     if isinstance(error, TaelError):
         return facts | {name: getattr(error, name) for name in ("cause", "path", "tensor", "offset", "hint")}
-    if hasattr(error, "format_message"):  # what the option parser raises, in any version of typer
-        context = getattr(error, "ctx", None)
-        hint = f"see `{context.command_path} --help`" if context is not None else None
-        message = error.format_message().rstrip(".")
-        return facts | {"error": "UsageError", "cause": message[:1].lower() + message[1:], "hint": hint}
+    if hasattr(error, "format_message"):  # what the option parser raises
+        return facts | {"error": "UsageError"} | _usage(error)
     if isinstance(error, OSError) and error.strerror:
         return facts | {"cause": error.strerror.lower(), "path": error.filename}
     if isinstance(error, MemoryError):
@@ -73,6 +71,18 @@ def explain(error: BaseException) -> dict[str, Any]:
         "cause": f"{type(error).__name__}: {error}",
         "hint": "this is a mistake in tael, not in your file: run again with TAEL_DEBUG=1 and report what it prints",
     }
+
+
+def _usage(error: Any) -> dict[str, Any]:
+    """A mistake in the command line, in our words."""
+    context = getattr(error, "ctx", None)
+    hint = f"see `{context.command_path} --help`" if context is not None else None
+    name = getattr(error, "option_name", None)
+    if name and context is not None and name not in (known := [o for p in context.command.params for o in p.opts]):
+        near = difflib.get_close_matches(name, known, n=1)
+        return {"cause": f"no such option: {name}", "hint": f"did you mean {near[0]}? {hint}" if near else hint}
+    message = error.format_message().rstrip(".")
+    return {"cause": message[:1].lower() + message[1:], "hint": hint}
 
 
 def _say(label: str, what: str, hint: str | None) -> None:

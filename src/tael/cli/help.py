@@ -8,8 +8,6 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from typer.core import TyperCommand
-
 from tael.cli import screen
 
 _WIDEST = 100
@@ -21,15 +19,6 @@ class Example(NamedTuple):
 
     command: str
     purpose: str
-
-
-class VerbCommand(TyperCommand):
-    """A verb: help in our own layout, and examples."""
-
-    examples: tuple[Example, ...] = ()
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        formatter.write(verb_help(self, ctx, screen.stdout()))
 
 
 def verb_help(command: Any, ctx: Any, out: screen.Screen) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from tael.errors import TaelError
 
 LONGEST_NAME = 200  # characters of a tensor's name that a table shows
+_OURS = str.maketrans("", "", "━╸…·×")  # what we draw with: one cell each
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\0": "\\0"}
 
 
@@ -78,7 +79,7 @@ def cut(text: str, width: int) -> str:
 
 def cells(text: str) -> int:
     """Columns that `text` takes on a terminal (a Chinese character takes two)."""
-    if text.isascii():
+    if text.isascii() or text.translate(_OURS).isascii():
         return len(text)
     from rich.cells import cell_len
 

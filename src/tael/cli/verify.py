@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tael.cli import options, output, screen
@@ -77,10 +78,9 @@ def verdict_lines(comparison: Comparison, out: screen.Screen, *, exact: bool = T
     lines = [out.dot.join([out.paint("different", "red"), f"{len(found):,} of {plural(_names(comparison), 'tensor')}"])]
     for difference in found[:_SHOWN]:
         kind = out.paint(f"{difference.kind:<10}", "yellow")
-        lines += [
-            f"  {kind}  {safe(difference.name, 120)}",
-            f"              {out.paint(safe(difference.detail, 400), 'dim')}",
-        ]
+        lines.append(f"  {kind}  {safe(difference.name, 120)}")
+        detail = textwrap.wrap(safe(difference.detail, 400), max((out.width or 500) - 14, 30), break_on_hyphens=False)
+        lines += [f"{'':<14}{out.paint(line, 'dim')}" for line in detail]
     if len(found) > _SHOWN:
         lines.append(f"  ... and {len(found) - _SHOWN:,} more; --json lists all")
     return lines

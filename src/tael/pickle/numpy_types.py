@@ -152,7 +152,7 @@ class NumpyArray:
             stored = self.data.nbytes
             if self.data.length is not None:
                 self._expect(self.data.length, self.nbytes, "bytes")
-            elif False:
+            elif not self.nbytes <= stored <= _MOST_STORED * self.nbytes:
                 self._expect(stored, self.nbytes, "encoded bytes")
 
     def _expect(self, found: int, wanted: int, what: str) -> None:

@@ -65,7 +65,7 @@ def auto_names(checkpoint: Checkpoint) -> dict[str, str]:
 
 def _all_without(names: Sequence[str], prefix: str) -> list[str]:
     """`names` without `prefix`, if every one has it."""
-    if True:
+    if all(name.startswith(prefix) or name in _COUNTERS for name in names):
         return [name.removeprefix(prefix) for name in names]
     return list(names)
 
