@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import unquote, urlsplit
 
 import fsspec
 import pytest
@@ -655,8 +656,8 @@ def test_names_from_files_stay_in_the_folder(name: str) -> None:
 def test_odd_names_are_quoted(name: str) -> None:
     url = UrlLocation("https://host/a/m?sig=1").sibling(name).url
     assert url.startswith("https://host/a/")
-    assert "/../" not in remote.unquote(url.replace("%25", "%2525"))
-    assert remote.urlsplit(url).query == remote.urlsplit(url).fragment == ""
+    assert "/../" not in unquote(url.replace("%25", "%2525"))
+    assert urlsplit(url).query == urlsplit(url).fragment == ""
 
 
 def test_exists_and_folder_over_http(server: RangeServer) -> None:
@@ -860,6 +861,35 @@ def test_opening_a_safetensors_url_reads_its_header_and_little_more(count: int, 
         assert len(server.requests) <= 3
         assert server.sent <= header + 128 * 1024
         assert list(checkpoint.problems) == []
+
+
+def test_a_model_folder_on_a_web_server_and_in_a_store(tmp_path: Path) -> None:
+    import tael
+
+    one, _ = _safetensors(3)
+    index = {"weight_map": {f"model.layers.{n}.mlp.weight": "model-1-of-1.safetensors" for n in range(3)}}
+    files = {
+        "model-1-of-1.safetensors": one,
+        "model.safetensors.index.json": json.dumps(index).encode(),
+        "config.json": b"{}",
+    }
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    fs = fsspec.filesystem("memory")
+    fs.put(str(tmp_path), "/hub", recursive=True)
+    with RangeServer(root=tmp_path) as server:
+        for url in (server.url("/"), "memory://hub"):
+            with tael.open(url) as checkpoint:
+                assert (checkpoint.format, len(checkpoint.tensors)) == ("hf", 3)
+                assert list(checkpoint.extras["hf.side_files"]) == ["config.json"]
+        for name in files:
+            (tmp_path / name).unlink()
+        with pytest.raises(TaelError, match="cannot be listed"):
+            tael.open(server.url("/"))
+        server.behaviour.status = 403
+        with pytest.raises(SourceReadError, match="access denied"):
+            tael.open(server.url("/"))
+    fs.rm("/hub", recursive=True)
 
 
 def test_converting_from_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

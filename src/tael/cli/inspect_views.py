@@ -52,13 +52,22 @@ def summary(out: Screen, summary: Summary) -> None:
     if summary.training:
         training(out, summary.training, summary.nbytes)
     if summary.parameters:
-        sections = ((summary.dtypes, _TYPES), (summary.metadata, _METADATA), (summary.problems, _PROBLEMS))
-        taken = 7 + sum(min(len(entries), most + 1) + 2 for entries, most in sections if entries)
-        taken += 6 + min(len(summary.training["parts"]), _PARTS) if summary.training else 0
-        module_views.modules(out, summary.modules, max(_FEWEST, min(_MOST, _LINES - taken)))
+        module_views.modules(out, summary.modules, max(_FEWEST, min(_MOST, _LINES - _taken(out, summary))))
     if summary.metadata:
         metadata(out, summary.metadata, most=_METADATA)
     problems(out, summary.problems, _PROBLEMS, summary.path)
+
+
+def _taken(out: Screen, summary: Summary) -> int:
+    """Lines that everything but the rows of the modules takes."""
+    sections = ((summary.dtypes, _TYPES), (summary.metadata, _METADATA))
+    lines = 6 + sum(min(len(entries), most + 1) + 2 for entries, most in sections if entries)
+    if summary.training:
+        lines += 6 + min(len(summary.training["parts"]), _PARTS)
+    if summary.problems:
+        shown = ranked(summary.problems)[:_PROBLEMS]
+        lines += 3 + sum(len(output.problem_lines(out, problem, summary.path)) for problem in shown)
+    return lines
 
 
 def _types(out: Screen, summary: Summary) -> None:
@@ -179,11 +188,15 @@ def problems(out: Screen, found: Sequence[Problem], most: int, path: str) -> Non
     """The worst first. `path` has been said already."""
     if found:
         out.heading("problems")
-    ranked = sorted(found, key=lambda problem: _SEVERITY[problem.severity])
-    for problem in ranked[:most]:
+    for problem in ranked(found)[:most]:
         for line in output.problem_lines(out, problem, path):
             out.line(f"  {line}")
-    _more(out, len(ranked) - most, "problem", " with --json")
+    _more(out, len(found) - most, "problem", " with --json")
+
+
+def ranked(found: Sequence[Problem]) -> list[Problem]:
+    """The worst first, else as they were noticed."""
+    return sorted(found, key=lambda problem: _SEVERITY[problem.severity])
 
 
 def _more(out: Screen, left: int, noun: str, how: str = "") -> None:

@@ -21,10 +21,10 @@ _LONGEST_MODULE = 60
 def modules(out: Screen, root: Module, most: int) -> None:
     """The largest, in about `most` rows."""
     out.heading("modules")
-    name, _, top = joined(root)
+    name, repeats, top = joined(root)
     rows = [
         [*row, *output.share_bar(out, nbytes, root.nbytes)]
-        for row, nbytes in _rows(out, top, expanded(top, most), most, f"{name}." if name else "")
+        for row, nbytes in _rows(out, top, expanded(top, most), most, f"{name}." if name else "", repeats)
     ]
     columns = [Column(gives=True), Column(right=True), Column(right=True), Column(right=True, style="dim")]
     table(out, [*columns, Column(style="cyan")], rows)
@@ -58,7 +58,13 @@ def expanded(root: Module, most: int) -> set[int]:
 
 
 def _rows(
-    out: Screen, module: Module, opened: set[int], most: int, prefix: str = "", depth: int = 0
+    out: Screen,
+    module: Module,
+    opened: set[int],
+    most: int,
+    prefix: str = "",
+    above: Sequence[int] = (),
+    depth: int = 0,
 ) -> Iterator[tuple[list[str], int]]:
     """The cells of a module's children, and of theirs as far as they are opened, each with its bytes."""
     children = list(module.children.values())
@@ -69,7 +75,7 @@ def _rows(
         rest = [child for child in children if id(child) not in largest]
     for child in shown:
         name, repeats, below = joined(child)
-        text = f"{'  ' * depth}{safe(prefix + name, _LONGEST_MODULE)}{_times(out, repeats)}"
+        text = f"{'  ' * depth}{safe(prefix + name, _LONGEST_MODULE)}{_times(out, [*above, *repeats])}"
         yield [text, count(child.parameters), size(child.nbytes)], child.nbytes
         if id(below) in opened:
             yield from _rows(out, below, opened, most, depth=depth + 1)

@@ -111,7 +111,7 @@ def stranger(probe: Probe) -> TaelError:
     """The error that says what the file is, since no format reads it."""
     path, head = probe.location.path, probe.head
     if probe.is_dir:
-        some = ", ".join(probe.names[:5]) or "it is empty"
+        some = ", ".join(probe.names[:5]) or ("it is empty" if probe.location.names() == [] else "it cannot be listed")
         return NotAWeightFileError(
             f"no weight files found in this folder ({some})",
             path=path,

@@ -317,7 +317,8 @@ def _stored(name: str, dtype: DType, shape: tuple[int, ...], source: ByteSource,
 
     Frozen dataclasses fill their slots by name: most of what opening a set of 100 000 tensors would take.
     """
-    info, span, data, tensor = _new(TensorInfo), _new(Span), _new(Contiguous), _new(Tensor)
+    info, span, data = _new(TensorInfo), _new(Span), _new(Contiguous)
+    tensor: Tensor = _new(Tensor)
     _name(info, name), _dtype(info, dtype), _shape(info, shape), _alias_of(info, None)
     _source(span, source), _offset(span, offset), _nbytes(span, size)
     _data_dtype(data, dtype), _data_shape(data, shape), _span(data, span)

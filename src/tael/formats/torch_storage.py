@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 from tael.core import ops
 from tael.core.dtypes import DTYPES, DType
-from tael.core.node import Contiguous, Node, Span, strided
+from tael.core.node import Contiguous, Node, Span, contiguous_strides, last_element, strided
 from tael.core.tensor import Check
 from tael.errors import clip
 from tael.formats.torch_emit import TORCH_DTYPES
@@ -37,7 +39,7 @@ _REFUSED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Stored:
     """A storage in its container: its bytes, or why there are none. `dtype` where only the storage itself says it."""
 
@@ -67,24 +69,30 @@ def storage_bytes(ref: StorageRef) -> int | None:
 class View:
     """The geometry of a view, in elements of its storage: `last` is the last one it reaches, -1 if it has none.
 
-    `steps` are the strides, 0 where the length is 1 and they say nothing. `packed`: row-major without gaps.
+    `packed`: row-major without gaps. Otherwise `steps` are the strides, 0 where the length is 1 and they say nothing.
     """
 
     __slots__ = ("count", "last", "packed", "shape", "start", "steps")
 
     def __init__(self, ref: TensorRef) -> None:
-        self.shape, self.start, self.steps = ref.size, ref.offset, ref.stride
-        self.packed = True
-        count, last = 1, ref.offset
-        for length, stride in zip(reversed(ref.size), reversed(ref.stride), strict=True):
-            if length != 1:
-                self.packed = self.packed and stride == count
-                last += (length - 1) * stride
-                count *= length
-        if 1 in ref.size:
+        self.shape, self.start = ref.size, ref.offset
+        strides, self.count = _row_major(ref.size)
+        self.steps: tuple[int, ...] = ()
+        self.packed = ref.stride == strides or all(
+            length == 1 or step == wanted for length, step, wanted in zip(ref.size, ref.stride, strides, strict=True)
+        )
+        if self.packed:
+            last = ref.offset + self.count - 1
+        else:
             self.steps = tuple(0 if length == 1 else step for length, step in zip(ref.size, ref.stride, strict=True))
-        self.count = count
-        self.last = last if count else -1
+            last = last_element(ref.size, ref.offset, self.steps)
+        self.last = last if self.count else -1
+
+
+@lru_cache(4096)  # a model has few shapes
+def _row_major(shape: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+    """Strides and number of elements."""
+    return contiguous_strides(shape), math.prod(shape)
 
 
 def node_of(kind: DType, pairs: int, view: View, stored: Stored) -> Node:
@@ -95,8 +103,10 @@ def node_of(kind: DType, pairs: int, view: View, stored: Stored) -> Node:
     if view.last >= span.nbytes // unit:
         raise _beyond(view.last, span.nbytes // unit)
     if view.packed:
-        part = Span(span.source, span.offset + view.start * unit if view.count else span.offset, view.count * unit)
-        node: Node = Contiguous(kind, view.shape, part)
+        nbytes = view.count * unit
+        if nbytes != span.nbytes:
+            span = Span(span.source, span.offset + view.start * unit if view.count else span.offset, nbytes)
+        node: Node = Contiguous(kind, view.shape, span)
     else:
         node = strided(kind, view.shape, span, view.start, view.steps)
     return ops.byteswap(node) if stored.big_endian else node

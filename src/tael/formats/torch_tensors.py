@@ -100,8 +100,11 @@ class TensorMaker:
         if ref.extra is not None and "wanted_dtype" in ref.extra:
             wanted = KINDS.get(ref.extra["wanted_dtype"].name, kind)
             return tensor if wanted is kind else tensor.with_data(ops.cast(node, wanted))
-        where = (id(stored.span.source), stored.span.offset, view.start, torch_name, view.shape, view.steps)
-        return tensor if view.count == 0 else self._tied(tensor, where)
+        if view.count == 0:
+            return tensor
+        span = stored.span
+        where = (id(span.source), span.offset + view.start * kind.block_bytes, torch_name, view.shape, view.steps)
+        return self._tied(tensor, where)
 
     def _tied(self, tensor: Tensor, where: tuple[Any, ...]) -> Tensor:
         """An alias when the same bytes are there under an earlier name; the first name owns."""

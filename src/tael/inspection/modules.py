@@ -71,7 +71,7 @@ def _grouped(tensors: Iterable[TensorInfo]) -> list[_Alike]:
     groups: dict[tuple[str | None, ...], _Alike] = {}
     for info in tensors:
         # text, then for every number: what stands before it, it, text
-        pieces: list[str | None] = _NUMBERED.split(info.name)  # type: ignore[assignment]
+        pieces: list[str | None] = _NUMBERED.split(info.name)
         key = (*pieces[::3], *pieces[1::3])
         alike = groups.get(key)
         if alike is None:
