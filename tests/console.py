@@ -10,8 +10,8 @@
     ```
 
 A line after `$ ` runs in bash, with standard output and standard error together, in the folder of the corpus
-(cli/corpus.py); blocks of one file run in order and see each other's files. `...` stands for anything within a line, and
-on a line of its own for any number of lines. `> ` continues a command.
+(cli/corpus.py); blocks of one file run in order and see each other's files. `...` stands for anything within a line,
+and on a line of its own for any number of lines. `> ` continues a command.
 
 To write down what the commands of a file print now (then read the difference, and put the `...` where they belong):
 
@@ -60,7 +60,7 @@ def steps(markdown: str) -> Iterator[Step]:
 
 
 def run(command: str, folder: Path) -> list[str]:
-    """What `command` prints in `folder`. What is no more than a call of tael runs in this process: many are quick so."""
+    """What `command` prints in `folder`. What is no more than a call of tael runs in this process, to be quick."""
     quoted = re.sub(r"'[^']*'|\"[^\"$`\\]*\"", "", command)
     if command.startswith("tael ") and not re.search(r"[|&;<>()$`\\*?\[{~#\n]", quoted):
         return _call(shlex.split(command)[1:], folder)

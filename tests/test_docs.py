@@ -13,7 +13,6 @@ import pytest
 import console
 import tael
 from cli import corpus
-from tael.formats import registry
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -54,11 +53,6 @@ def test_generated_pages_are_up_to_date() -> None:
         [sys.executable, ROOT / "docs" / "generate.py", "--check"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.parametrize("format_id", list(registry.BUILTIN))
-def test_every_format_has_a_page(format_id: str) -> None:
-    assert (ROOT / "docs" / "formats" / f"{format_id}.md").exists()
 
 
 def test_the_public_api_is_small_and_documented() -> None:

@@ -65,3 +65,12 @@ def test_aliases_are_restored_behind_the_owners() -> None:
         ("a", None), ("b", None), ("tied", "a"), ("again", "a"),
     ]  # fmt: skip
     assert restored[2].data is a.data
+
+
+def test_strings_that_utf_8_cannot_hold_survive_as_escapes() -> None:
+    metadata = {"a": "x\udfff", "\ud800": "b", "plain": "naïve ✓"}
+    packed = pack(metadata, {})
+    assert packed["plain"] == "naïve ✓"
+    assert "".join(packed).encode()
+    assert "".join(packed.values()).encode()
+    assert unpack(packed, "x")[0] == metadata

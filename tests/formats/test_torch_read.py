@@ -638,3 +638,61 @@ def test_state_dict_metadata_is_kept_out_of_the_names() -> None:
     with opened("nested.pt") as checkpoint:
         assert not any("_metadata" in name for name in checkpoint.tensors)
         assert not any("_metadata" in name for name in checkpoint.metadata)
+
+
+# --- sources that are far away
+
+
+class Far:
+    """Bytes that are neither a local file nor in memory; counts the reads."""
+
+    def __init__(self, path: Path) -> None:
+        self.data, self.name, self.reads = path.read_bytes(), str(path), 0
+        self.size = len(self.data)
+        self.identity = (self.size,)
+        self.ref = {"file": self.name}
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        self.reads += 1
+        buffer[:] = self.data[offset : offset + len(buffer)]
+
+    def check_unchanged(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class FarLocation:
+    is_dir = False
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.name = str(path), path.name
+        self.far = Far(path)
+
+    def source(self) -> Far:
+        return self.far
+
+
+@pytest.mark.parametrize("file", ["zip.pt", "legacy.pt", "script.pt", "big_endian.pt"])
+def test_opening_far_files_takes_few_reads(file: str) -> None:
+    location = FarLocation(VECTORS / file)
+    with open_torch(location) as checkpoint:  # type: ignore[arg-type]
+        assert location.far.reads < 16
+        assert len(checkpoint.tensors) > 4
+        for name, (_, _, data) in EXPECTED[file].items():
+            assert raw(checkpoint, name).hex() == data, name
+
+
+def test_an_encoded_array_is_found_again_by_its_reference(tmp_path: Path) -> None:
+    from tael.core.source import open_ref, read
+
+    path = tmp_path / "array.pkl"
+    array = np.arange(60_000, dtype=np.uint16)
+    path.write_bytes(pickle.dumps({"w": array}, 2))
+    with open_checkpoint(path) as checkpoint:
+        span = checkpoint.tensors["w"].span
+        assert span is not None
+        assert checkpoint.tensors["w"].access == "sequential"
+        again = open_ref(json.loads(json.dumps(span.source.ref)))
+        assert again.identity == span.source.identity
+        assert read(again, 100_000, 4) == array.tobytes()[100_000:100_004]
+        assert read(again, 2, 4) == array.tobytes()[2:6]

@@ -246,3 +246,19 @@ def test_torchscript_of_every_shape(tmp_path: Path) -> None:
             assert set(state) <= set(checkpoint.tensors)
             for key, tensor in state.items():
                 assert raw(checkpoint, key) == bits(tensor)
+
+
+def test_four_bit_quantized_tensors(tmp_path: Path) -> None:
+    import torch
+
+    scales, zeros = torch.ones(3), torch.tensor([0.0, 1.0, 2.0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        packed = torch.quantize_per_channel(torch.arange(12.0).view(3, 4), scales, zeros, 0, torch.quint4x2)
+        torch.save({"q": packed}, tmp_path / "q.pt")
+    with open_checkpoint(tmp_path / "q.pt") as checkpoint:
+        tensor = checkpoint.tensors["q"]
+        assert (tensor.dtype.name, tensor.shape) == ("U4", (3, 4))
+        assert raw(checkpoint, "q") == bytes(packed.untyped_storage().tolist())
+        values = tensor.numpy().astype(float) - checkpoint.tensors["q.zero_points"].numpy()[:, None]
+        assert values.tolist() == packed.dequantize().tolist()

@@ -19,7 +19,7 @@ KEY = "tael.metadata"
 
 def pack(metadata: Mapping[str, Any], aliases: Mapping[str, str], **more: Any) -> dict[str, str]:
     """`metadata` and `aliases` (removed name -> kept name) as strings; `more`: further JSON sections, if not empty."""
-    plain = {key: value for key, value in metadata.items() if isinstance(value, str) and key != KEY}
+    plain = {key: value for key, value in metadata.items() if key != KEY and _is_text(key) and _is_text(value)}
     rest: dict[str, Any] = {
         "values": {key: value for key, value in metadata.items() if key not in plain},
         "aliases": dict(aliases),
@@ -27,8 +27,13 @@ def pack(metadata: Mapping[str, Any], aliases: Mapping[str, str], **more: Any) -
     }
     rest = {section: content for section, content in rest.items() if content}
     if rest:
-        plain[KEY] = json.dumps(rest, ensure_ascii=False, separators=(",", ":"))
+        plain[KEY] = json.dumps(rest, separators=(",", ":"))  # as ASCII: lone surrogates survive as escapes
     return plain
+
+
+def _is_text(value: object) -> bool:
+    """Is this a string that UTF-8 can hold? Pickles have others."""
+    return isinstance(value, str) and (value.isascii() or not any("\ud800" <= c <= "\udfff" for c in value))
 
 
 def unpack(stored: Mapping[str, str], path: str) -> tuple[dict[str, Any], dict[str, Any], list[Problem]]:
