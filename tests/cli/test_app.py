@@ -239,6 +239,42 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+def test_a_closed_standard_output_is_no_error(tmp_path: Path) -> None:
+    corpus.build(tmp_path)
+    for line in ("inspect model.pt >&-", "inspect page.safetensors >&- 2>&-"):
+        command = f"{sys.executable} -m tael {line}; echo $? > code"
+        done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, check=True)
+        assert done.stderr == b""
+        assert (tmp_path / "code").read_text() == ("0\n" if "model" in line else "2\n")
+
+
+VIEWS = ("", "--tensors", "--tree", "--stats", "--metadata")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(f"inspect hostile.safetensors {view}" for view in VIEWS),
+        "hash hostile.safetensors",
+        "verify hostile.safetensors model.pt",
+        "verify model.pt hostile.safetensors",
+        "diff hostile.safetensors model.pt",
+        "diff model.pt hostile.safetensors",
+        "convert hostile.safetensors h.npy",
+        "convert hostile.safetensors h.npz --dry-run",
+        "convert hostile.safetensors h.npz --select nothing",
+        "convert hostile.safetensors h.safetensors --rename *=same",
+    ],
+)
+def test_nothing_of_a_file_reaches_the_terminal_as_it_is(line: str, tmp_path: Path) -> None:
+    corpus.build(tmp_path)
+    printed = "\n".join(console.run(line if line.startswith("tael") else f"tael {line}", tmp_path))
+    assert printed
+    bad = {char for char in printed if not char.isprintable() and char != "\n"}
+    assert not bad
+    assert max(map(len, printed.splitlines())) <= (12_000 if "--metadata" in line else 1500)
+
+
 def test_output_that_the_terminal_cannot_spell_is_escaped() -> None:
     done = subprocess.run(
         [*RUN, "权重"],

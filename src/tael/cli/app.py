@@ -38,9 +38,7 @@ def main(args: Sequence[str] | None = None) -> int:
     if line == ["--version"]:  # asked for by scripts: no need to load the option parser
         sys.stdout.write(f"tael {tael.__version__}\n")
         return 0
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a name that this terminal cannot spell is no reason to stop
-            stream.reconfigure(errors="backslashreplace")
+    _prepare_streams()
     from tael.cli import failure
 
     gc.set_threshold(100_000, 50, 50)  # headers are many objects that stay: the defaults walk them again and again
@@ -50,6 +48,15 @@ def main(args: Sequence[str] | None = None) -> int:
     except (Exception, KeyboardInterrupt) as error:
         return failure.report(error, as_json="--json" in line)
     return code
+
+
+def _prepare_streams() -> None:
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller (`>&-`)
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        stream = getattr(sys, name)
+        if hasattr(stream, "reconfigure"):  # a name that this terminal cannot spell is no reason to stop
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _run(line: list[str]) -> int:

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import json
 import os
@@ -32,7 +31,6 @@ _HINT_LINES = 3
 def report(error: BaseException, *, as_json: bool = False) -> int:
     """Say what went wrong, and return the exit code."""
     if isinstance(error, BrokenPipeError):
-        _silence_stdout()
         return READER_LEFT
     if os.environ.get("TAEL_DEBUG"):
         traceback.print_exception(error, file=sys.stderr)
@@ -90,9 +88,3 @@ def _say(label: str, what: str, hint: str | None) -> None:
     out.line(f"tael: {out.paint(label, 'bold', 'red')}{': ' if what else ''}{what}")
     for line in (hint or "").splitlines()[:_HINT_LINES]:
         out.line(f"  {safe(line.strip(), _LONGEST_LINE)}")
-
-
-def _silence_stdout() -> None:
-    """Nobody reads our output any more: let the interpreter's own flush at exit go nowhere."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -58,7 +58,7 @@ class LazyGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def get_params(self, ctx: Any) -> Any:
-        return super().get_params(ctx)
+        return _as_typed(super().get_params(ctx))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write(help.program_help(app.ABOUT, app.VERBS, self, ctx, app.EXAMPLES, screen.stdout()))

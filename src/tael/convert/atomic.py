@@ -51,9 +51,9 @@ class Output:
         """Refuse targets that are inputs, that exist (without `force`), or cannot be written."""
         self._refuse_inputs(inputs, input_folder)
         if not os.path.isdir(self.folder):
-            raise TargetError("the folder to write into does not exist", path=self.folder, hint="create it first")
+            raise TargetError("the folder to write into does not exist", path=self._as_typed(), hint="create it first")
         if not os.access(self.folder, os.W_OK):
-            raise TargetError("this folder cannot be written", path=self.folder, hint="write elsewhere")
+            raise TargetError("this folder cannot be written", path=self._as_typed(), hint="write elsewhere")
         if self.plan.folder and os.path.exists(self.path) and not os.path.isdir(self.path):
             raise TargetExistsError("is a file; this target is a folder", path=self.plan.path)
         taken = [final for final in self.finals if os.path.lexists(final)]
@@ -64,6 +64,10 @@ class Output:
             raise TargetExistsError("is a folder; this target is a file", path=directory)
         if taken and not force:
             raise TargetExistsError("exists already", path=taken[0], hint="--force replaces it")
+
+    def _as_typed(self) -> str:
+        """The folder written into, as the user spelled it."""
+        return os.path.dirname(self.plan.path) or "."
 
     def _refuse_inputs(self, inputs: Sequence[ByteSource], input_folder: str | None) -> None:
         if input_folder is not None:
@@ -95,7 +99,7 @@ class Output:
         if needed > free:
             raise OutOfSpaceError(
                 f"needs {needed:,} bytes, {free:,} are free",
-                path=self.folder,
+                path=self._as_typed(),
                 hint="free some space, or write elsewhere",
             )
 
@@ -200,8 +204,9 @@ class Output:
 
 def target_error(error: OSError, path: str) -> TargetError:
     """What went wrong while writing, in our words."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return OutOfSpaceError("the disk is full", path=path, hint=f"free some space; {RESUME_HINT}")
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        full = "a file may not become this large here" if error.errno == errno.EFBIG else "the disk is full"
+        return OutOfSpaceError(full, path=path, hint=f"free some space; {RESUME_HINT}")
     if error.errno == errno.ELOOP:
         return TargetError(f"{error.filename} is a symbolic link: not followed", path=path)
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):

@@ -37,7 +37,7 @@ from tael.core.evaluate import Counters, as_bytes, block_dtype, read_blocks
 from tael.core.progress import SILENT, Progress
 from tael.core.source import ByteSource, FileSource, read
 from tael.core.tensor import Check
-from tael.errors import MemoryLimitError, ResumeError, SourceReadError, TaelError, TargetError
+from tael.errors import MemoryLimitError, OutOfSpaceError, ResumeError, SourceReadError, TaelError, TargetError
 
 JOURNAL_FROM = 256 << 20  # smaller outputs are simply written again
 JOURNAL_EVERY = 256 << 20  # bytes between syncs
@@ -113,7 +113,12 @@ def execute(
     output.check_space(plan.nbytes - on_disk)
     started = time.monotonic()
     try:
-        output.open(resume=begun)
+        try:
+            output.open(resume=begun)
+        except OutOfSpaceError:
+            if not begun:
+                output.discard()
+            raise
         run = _Run(plan, output, threads, progress)
         try:
             if begun:

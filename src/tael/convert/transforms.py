@@ -17,7 +17,7 @@ from tael.convert.pieces import split, stack, unstack
 from tael.convert.ties import dedupe, owners, tie, untie
 from tael.core import ops
 from tael.core.checkpoint import Checkpoint, Transform
-from tael.core.dtypes import DType
+from tael.core.dtypes import DTYPES, DType
 from tael.core.dtypes import dtype as dtype_of
 from tael.core.node import Node
 from tael.core.tensor import Tensor
@@ -168,7 +168,8 @@ def cast(dtype: str | DType, *, only: Sequence[str] | None = None, saturate: boo
     """
     to = dtype_of(dtype)
     if not to.is_float:
-        raise TransformError(f"cannot cast to {to}", hint="casts are between float dtypes; quantizing is another verb")
+        floats = ", ".join(kind.name for kind in DTYPES.values() if kind.is_float)
+        raise TransformError(f"cannot cast to {to}: casts are between float types", hint=f"one of {floats}")
     wanted = matcher(only) if only is not None else lambda name: True
 
     def apply(checkpoint: Checkpoint) -> Checkpoint:

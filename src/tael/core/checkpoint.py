@@ -92,7 +92,7 @@ class Checkpoint:
             raise CorruptFileError(
                 str(first) + (f" (and {len(fatal) - 1:,} more: `tael inspect` lists them)" if len(fatal) > 1 else ""),
                 path=self.path,
-                hint="fetch the damaged part again, or convert what is intact with --skip-damaged",
+                hint="fetch it again, leave tensors out with --drop NAME, or all that is damaged with --skip-damaged",
             )
 
 

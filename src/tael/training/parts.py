@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tael.core.checkpoint import Checkpoint
+from tael.core.problem import Problem
 from tael.errors import TransformError, clip
 from tael.formats import torch_tree
 from tael.formats.torch_tree import TensorLeaf
 from tael.training import ema
 from tael.training.cut import cut
-from tael.training.prefixes import strip
-from tael.training.roles import preference
+from tael.training.prefixes import auto_names, strip
+from tael.training.roles import LIGHTNING, preference
 from tael.training.structure import EMA, WEIGHTS, Part, parts, top_level
 
 __all__ = ["Part", "parts", "select"]
@@ -34,7 +36,16 @@ def select(
         raise TransformError("one part, or everything: not both", path=checkpoint.path)
     if not keep_all:
         checkpoint = _take(checkpoint, part)
-    return strip(strip_prefix)(checkpoint) if strip_prefix else checkpoint
+    return strip(strip_prefix)(checkpoint) if strip_prefix else _about_wrappers(checkpoint)
+
+
+def _about_wrappers(checkpoint: Checkpoint) -> Checkpoint:
+    """A note when names have the prefixes of wrappers: the model alone does not load with them."""
+    changed = [name for name, new in auto_names(checkpoint).items() if name != new]
+    if not changed or LIGHTNING in checkpoint.metadata:
+        return checkpoint
+    what = f"{len(changed):,} names have a wrapper's prefix ({clip(changed[0])}): --strip-prefix auto takes it off"
+    return replace(checkpoint, problems=[*checkpoint.problems, Problem("note", what, checkpoint.path)])
 
 
 def _take(checkpoint: Checkpoint, part: str | None) -> Checkpoint:
