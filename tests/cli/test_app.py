@@ -268,11 +268,13 @@ VIEWS = ("", "--tensors", "--tree", "--stats", "--metadata")
 )
 def test_nothing_of_a_file_reaches_the_terminal_as_it_is(line: str, tmp_path: Path) -> None:
     corpus.build(tmp_path)
-    printed = "\n".join(console.run(line if line.startswith("tael") else f"tael {line}", tmp_path))
+    printed = "\n".join(console.run(f"tael {line}", tmp_path))
     assert printed
     bad = {char for char in printed if not char.isprintable() and char != "\n"}
     assert not bad
-    assert max(map(len, printed.splitlines())) <= (12_000 if "--metadata" in line else 1500)
+    assert "two\nlines" not in printed
+    if "hash" not in line and "--metadata" not in line:  # which are exact
+        assert max(map(len, printed.splitlines())) <= 1500
 
 
 def test_output_that_the_terminal_cannot_spell_is_escaped() -> None:

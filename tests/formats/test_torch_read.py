@@ -94,7 +94,7 @@ def test_layouts_are_told_apart_by_content(file: str, layout: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("file", ["zip.pt", "legacy.pt"])
-def test_views_share_their_storage_and_ties_are_aliases(file: str) -> None:
+def test_s2_ties_are_aliases_and_views_share_their_storage(file: str) -> None:
     with opened(file) as checkpoint:
         assert checkpoint.aliases == {"tied": "float32"}
         views = [checkpoint.tensors[name].data for name in ("transposed", "third")]
@@ -106,7 +106,7 @@ def test_views_share_their_storage_and_ties_are_aliases(file: str) -> None:
         assert list(checkpoint.tensors)[:4] == ["float64", "float32", "float16", "bfloat16"]
 
 
-def test_channels_last_keeps_its_logical_values() -> None:
+def test_s4_channels_last_keeps_its_logical_values() -> None:
     with opened("zip.pt") as checkpoint:
         assert checkpoint.tensors["channels_last"].numpy().tolist() == np.arange(24.0).reshape(1, 2, 3, 4).tolist()
 
@@ -184,7 +184,7 @@ def test_s3_placeholders_are_weights_that_were_not_gathered() -> None:
             checkpoint.require_intact()
 
 
-def test_torchscript_gives_tensors_only_and_keeps_constants_apart() -> None:
+def test_p5_torchscript_gives_tensors_only_and_keeps_constants_apart() -> None:
     with opened("script.pt") as checkpoint:
         assert checkpoint.aliases == {"layers.1.weight": "layers.0.weight"}
         assert "code/__torch__.py" in checkpoint.extras["torch.code"]
