@@ -22,7 +22,7 @@ from tael.core.node import Contiguous, Span, Strided, Tiled, strided
 from tael.core.source import BytesSource
 from tael.core.tensor import Tensor, TensorInfo
 from tael.formats.registry import Confidence, Format
-from tael.formats.torch_tree import TensorLeaf
+from tael.formats.torch.tree import TensorLeaf
 
 
 def fmt(*capabilities: str, id: str = "plain") -> Format:

@@ -40,8 +40,8 @@ from tael.formats.detect import Probe, detect
 from tael.formats.registry import Confidence
 from tael.formats.torch import FORMAT
 from tael.formats.torch import open as open_torch
-from tael.formats.torch_storage import FROM_TORCH
-from tael.formats.torch_tree import TensorLeaf
+from tael.formats.torch.storage import FROM_TORCH
+from tael.formats.torch.tree import TensorLeaf
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "torch"
 EXPECTED: dict[str, dict[str, list[Any]]] = json.loads((VECTORS / "expected.json").read_text("utf-8"))

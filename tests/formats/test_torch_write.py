@@ -23,10 +23,11 @@ from tael.core.limits import DEFAULT
 from tael.core.location import locate
 from tael.core.tensor import Tensor
 from tael.errors import UnsupportedTensorError
-from tael.formats import torch, torch_tree
-from tael.formats.torch_emit import TORCH_DTYPES
-from tael.formats.torch_tree import TensorLeaf
-from tael.formats.torch_write import layout
+from tael.formats import torch
+from tael.formats.torch import tree as torch_tree
+from tael.formats.torch.emit import TORCH_DTYPES
+from tael.formats.torch.tree import TensorLeaf
+from tael.formats.torch.write import layout
 from tael.pickle.stubs import Call, Global, LazyBytes, StubDict
 from tael.pickle.torch_types import TorchDevice, TorchDtype
 from tael.testing import FormatConformance, torture

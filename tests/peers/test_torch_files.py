@@ -13,7 +13,7 @@ import pytest
 
 from tael.core.checkpoint import Checkpoint
 from tael.formats import open_checkpoint
-from tael.formats.torch_storage import FROM_TORCH
+from tael.formats.torch.storage import FROM_TORCH
 from tael.training.names import fold_weight_norm, rename_weight_norm
 from tael.training.parts import select
 from tael.training.prefixes import strip

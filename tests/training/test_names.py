@@ -9,7 +9,7 @@ import pytest
 import building
 from tael.core.checkpoint import Checkpoint
 from tael.errors import TransformError
-from tael.formats.torch_tree import TensorLeaf
+from tael.formats.torch.tree import TensorLeaf
 from tael.training.names import fix_layernorm_names, fold_weight_norm, rename_weight_norm, weight_norm_pairs
 from tael.training.parts import select
 

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 from tael.core.limits import DEFAULT, Limits
 from tael.core.location import Location
 from tael.core.source import read
-from tael.errors import AmbiguousFormatError, LimitExceededError, CorruptFileError, NotAWeightFileError, TaelError, UnsupportedFormatError
+from tael.errors import (
+    AmbiguousFormatError,
+    CorruptFileError,
+    LimitExceededError,
+    NotAWeightFileError,
+    TaelError,
+    UnsupportedFormatError,
+)
 from tael.formats import registry
 from tael.formats.registry import Confidence, Format
 

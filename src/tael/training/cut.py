@@ -11,7 +11,7 @@ from tael.convert.ties import owners, tie
 from tael.core.checkpoint import Checkpoint
 from tael.core.problem import Loss, Problem
 from tael.errors import clip
-from tael.formats.torch_tensors import QUANTIZATION
+from tael.formats.torch.tensors import QUANTIZATION
 from tael.training.extras import without_structure
 from tael.training.structure import Part
 

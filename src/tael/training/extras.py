@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tael.formats import torch_tree
-from tael.formats.torch_tree import TensorLeaf
+from tael.formats.torch import tree as torch_tree
+from tael.formats.torch.tree import TensorLeaf
 from tael.pickle import StubDict
 
 _NAME_LISTS = ("torch.expanded", "torch.requires_grad")

@@ -11,8 +11,8 @@ from typing import Any
 from tael.core.checkpoint import Checkpoint
 from tael.core.problem import Problem
 from tael.errors import TransformError, clip
-from tael.formats import torch_tree
-from tael.formats.torch_tree import TensorLeaf
+from tael.formats.torch import tree as torch_tree
+from tael.formats.torch.tree import TensorLeaf
 from tael.training import ema
 from tael.training.cut import cut
 from tael.training.prefixes import auto_names, strip

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Any, Literal
 
-from tael.formats.torch_tree import TensorLeaf, leaf_names
+from tael.formats.torch.tree import TensorLeaf, leaf_names
 
 Kind = Literal["weights", "ema", "optimizer", "scheduler", "hyperparameters", "state", "other"]
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tael.core.checkpoint import Checkpoint
-from tael.formats import torch_tree
-from tael.formats.torch_tree import TensorLeaf, leaf_names
+from tael.formats.torch import tree as torch_tree
+from tael.formats.torch.tree import TensorLeaf, leaf_names
 from tael.training import ema
 from tael.training.roles import AVERAGED_IN_PLACE, Kind, averages_of_callbacks, holds_tensors, kind_of
 

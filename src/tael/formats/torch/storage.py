@@ -14,7 +14,7 @@ from tael.core.dtypes import DTYPES, DType
 from tael.core.node import Contiguous, Node, Span, contiguous_strides, last_element, strided
 from tael.core.tensor import Check
 from tael.errors import clip
-from tael.formats.torch_emit import TORCH_DTYPES
+from tael.formats.torch.emit import TORCH_DTYPES
 from tael.pickle import EmbeddedStorage, StorageRef, TensorRef, TorchDtype
 
 # torch's name -> dtype here. Quantized types keep their stored integers; scale and zero point go to the metadata.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the zip that `torch.load` takes, with `weights_only=True` and with `mmap=True`.
 
-    archive/data.pkl        the structure (torch_emit.py); each tensor names its storage by key
+    archive/data.pkl        the structure (emit.py); each tensor names its storage by key
     archive/byteorder       "little"
     archive/data/0, ...     one storage per tensor that is no alias, its bytes at a multiple of 64
     archive/tael.metadata   what a state dict has no place for, as JSON; torch does not look at records it does not know
@@ -21,8 +21,8 @@ from tael.convert.plan import FileBuilder, OutputFile, Plan, Target
 from tael.core import portable
 from tael.core.checkpoint import Checkpoint
 from tael.core.problem import Loss
-from tael.formats import torch_tree
-from tael.formats.torch_emit import TORCH_DTYPES, Emitter, torch_shape
+from tael.formats.torch import tree as torch_tree
+from tael.formats.torch.emit import TORCH_DTYPES, Emitter, torch_shape
 from tael.formats.zip_write import ZipBuilder
 
 ARCHIVE = "archive"

@@ -18,7 +18,7 @@ from tael.core.node import contiguous_strides
 from tael.core.problem import Loss
 from tael.core.tensor import Tensor
 from tael.errors import UnsupportedTensorError, clip
-from tael.formats.torch_tree import TensorLeaf
+from tael.formats.torch.tree import TensorLeaf
 from tael.pickle.stubs import StubDict
 from tael.pickle.torch_types import TorchDevice, TorchDtype
 

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 from tael.core.limits import Limits
 from tael.core.problem import Problem
 from tael.errors import CorruptFileError
-from tael.formats.torch_objects import NotPlainError, PlainValues
-from tael.formats.torch_read import Parsed
-from tael.formats.torch_tensors import TensorMaker, is_tensor
+from tael.formats.torch.assembly import Parsed
+from tael.formats.torch.objects import NotPlainError, PlainValues
+from tael.formats.torch.tensors import TensorMaker, is_tensor
 from tael.pickle import TABLE, Call, Rule, StubDict, stub_items
 from tael.pickle.budget import Budget
 
 if TYPE_CHECKING:
-    from tael.formats.torch_zip import Members
+    from tael.formats.torch.zip import Members
 
 CODE, CONSTANTS, CONSTANTS_PICKLE = "code/", "constants/", "constants.pkl"
 _CLASSES = "__torch__."

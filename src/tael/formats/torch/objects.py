@@ -11,9 +11,9 @@ from typing import Any
 
 from tael.core.limits import Limits
 from tael.errors import clip
-from tael.formats.torch_survey import Survey, children, modules
-from tael.formats.torch_tensors import is_tensor
-from tael.formats.torch_tree import unique_names
+from tael.formats.torch.survey import Survey, children, modules
+from tael.formats.torch.tensors import is_tensor
+from tael.formats.torch.tree import unique_names
 from tael.pickle import (
     Call,
     Cycle,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a loaded pickle and its storages to a `Checkpoint`: the part that all layouts of torch files share.
 
-Tensors are named by their path (torch_tree.py), of a pickled nn.Module by its state dict. What is no tensor goes to the
+Tensors are named by their path (tree.py), of a pickled nn.Module by its state dict. What is no tensor goes to the
 metadata where JSON can hold it, else to the extras:
 
     torch.tree           the nested structure, a TensorLeaf for each tensor
@@ -25,12 +25,13 @@ from tael.core.checkpoint import Checkpoint
 from tael.core.limits import Limits
 from tael.core.problem import Problem
 from tael.core.source import ByteSource, read
-from tael.formats import torch_report, torch_tree
-from tael.formats.torch_objects import Remainder
-from tael.formats.torch_storage import Find
-from tael.formats.torch_survey import Survey
-from tael.formats.torch_tensors import QUANTIZATION, TensorMaker, is_tensor
-from tael.formats.torch_tree import TensorLeaf
+from tael.formats.torch import report
+from tael.formats.torch import tree as torch_tree
+from tael.formats.torch.objects import Remainder
+from tael.formats.torch.storage import Find
+from tael.formats.torch.survey import Survey
+from tael.formats.torch.tensors import QUANTIZATION, TensorMaker, is_tensor
+from tael.formats.torch.tree import TensorLeaf
 from tael.pickle import GlobalUse, LazyBytes, Loaded, decode
 
 
@@ -88,9 +89,9 @@ def assemble(parsed: Parsed, limits: Limits) -> Checkpoint:
     problems = [
         *parsed.problems,
         *(Problem("note", note, path) for note in parsed.notes),
-        *torch_report.about_globals(unknown, path),
-        *torch_report.about_rest(remainder.mixed, maker, path),
-        *torch_report.about_tensors(found, path),
+        *report.about_globals(unknown, path),
+        *report.about_rest(remainder.mixed, maker, path),
+        *report.about_tensors(found, path),
         *maker.problems,
     ]
     return Checkpoint("torch", path, tensors, metadata, extras, tuple(problems), sources=tuple(parsed.sources))

@@ -11,7 +11,7 @@ from typing import Any
 
 from tael.core.limits import Limits
 from tael.errors import LimitExceededError
-from tael.formats.torch_tensors import is_tensor
+from tael.formats.torch.tensors import is_tensor
 from tael.pickle import Call, Cycle, LazyBytes, StubDict, TensorRef, is_module, module_items, stub_items
 
 TEXT_BYTES = 16 << 20  # a long string is read up to here

@@ -20,7 +20,7 @@ from tael.core.source import ByteSource, BytesSource
 from tael.core.tensor import Tensor, TensorInfo
 from tael.errors import TaelError, clip
 from tael.formats.pickled_source import DecodedSource
-from tael.formats.torch_storage import KINDS, PAIRS, Find, RefusedError, View, node_of, refusal, refuse_kinds
+from tael.formats.torch.storage import KINDS, PAIRS, Find, RefusedError, View, node_of, refusal, refuse_kinds
 from tael.pickle import EmbeddedStorage, LazyBytes, NumpyArray, StorageRef, TensorRef, TorchDtype
 
 QUANTIZATION = "torch.quantization"  # in the metadata: name -> scheme, scale, zero_point

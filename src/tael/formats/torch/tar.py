@@ -10,9 +10,9 @@ from tael.core.limits import Limits
 from tael.core.node import Span
 from tael.core.source import ByteSource, read
 from tael.errors import CorruptFileError
-from tael.formats.torch_legacy import no_bytes, reader_of
-from tael.formats.torch_read import Parsed
-from tael.formats.torch_storage import Stored, storage_bytes
+from tael.formats.torch.assembly import Parsed
+from tael.formats.torch.legacy import no_bytes, reader_of
+from tael.formats.torch.storage import Stored, storage_bytes
 from tael.pickle import EmbeddedStorage, PersistentId, Reader, StorageRef, StorageType, TensorRef, load
 
 BLOCK = 512

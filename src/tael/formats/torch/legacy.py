@@ -12,8 +12,8 @@ from tael.core.problem import Problem
 from tael.core.source import ByteSource, BytesSource, FileSource, read
 from tael.errors import CorruptFileError, UnsupportedFormatError, clip
 from tael.formats.pickled_source import DecodedSource
-from tael.formats.torch_read import Parsed
-from tael.formats.torch_storage import Stored, storage_bytes
+from tael.formats.torch.assembly import Parsed
+from tael.formats.torch.storage import Stored, storage_bytes
 from tael.pickle import (
     EmbeddedStorage,
     LazyBytes,

@@ -12,11 +12,11 @@ from tael.core.portable import unpack
 from tael.core.problem import Problem
 from tael.core.source import ByteSource
 from tael.errors import CorruptFileError, TaelError, UnsupportedFormatError, clip
-from tael.formats import torch_script
-from tael.formats.torch_legacy import embedded_storage, no_bytes
-from tael.formats.torch_read import Parsed
-from tael.formats.torch_storage import Stored, storage_bytes
-from tael.formats.torch_write import METADATA_RECORD
+from tael.formats.torch import script
+from tael.formats.torch.assembly import Parsed
+from tael.formats.torch.legacy import embedded_storage, no_bytes
+from tael.formats.torch.storage import Stored, storage_bytes
+from tael.formats.torch.write import METADATA_RECORD
 from tael.formats.zip_archive import ZipArchive, ZipEntry, open_zip
 from tael.pickle import TABLE, EmbeddedStorage, Loaded, Reader, Rule, StorageRef, load, storage_ref
 
@@ -46,8 +46,8 @@ def open_archive(source: ByteSource, limits: Limits) -> Parsed:
     if root is None:
         raise _stranger(archive)
     members = Members(archive, root, limits)
-    script = members.entry(CONSTANTS) is not None
-    loaded, home = members.unpickle(PICKLE, torch_script.RULES if script else TABLE)
+    scripted = members.entry(CONSTANTS) is not None
+    loaded, home = members.unpickle(PICKLE, script.RULES if scripted else TABLE)
     parsed = Parsed(source.name, "zip", loaded.value, members.find, home, [source])
     parsed.take(loaded)
     parsed.problems += archive.problems
@@ -56,8 +56,8 @@ def open_archive(source: ByteSource, limits: Limits) -> Parsed:
         what = f"{members.without_crc:,} records were written without CRC-32: damage would not show"
         parsed.problems.append(Problem("note", what, source.name))
     _read_metadata(members, parsed)
-    if script:
-        torch_script.take(members, parsed, limits)
+    if scripted:
+        script.take(members, parsed, limits)
     return parsed
 
 

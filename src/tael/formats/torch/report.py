@@ -8,7 +8,7 @@ from typing import Any
 
 from tael.core.problem import Problem
 from tael.errors import clip
-from tael.formats.torch_tensors import QUANTIZATION, TensorMaker
+from tael.formats.torch.tensors import QUANTIZATION, TensorMaker
 from tael.pickle import GlobalUse, TensorRef
 
 _LISTED = 5  # names in one message

@@ -15,7 +15,7 @@ tar      2016, three members:
            pickle                  the object; persistent ids are those keys
 pickle   no torch file at all: a pickle of numpy arrays, or of tensors whose storages are inside as streams
 
-An object in a pickle is whatever Python had: read by `tael.pickle`, never run. torch_read.py names the tensors.
+An object in a pickle is whatever Python had: read by `tael.pickle`, never run. assembly.py names the tensors.
 Source: torch/serialization.py, _utils.py and caffe2/serialize of 2.13 and 1.4.
 """
 
@@ -27,11 +27,11 @@ from tael.core.location import Location
 from tael.core.problem import Problem
 from tael.core.source import read
 from tael.errors import CorruptFileError, TaelError
-from tael.formats import torch_legacy, torch_tar, torch_zip
 from tael.formats.detect import HEAD_BYTES, Probe
 from tael.formats.registry import Confidence, Format
-from tael.formats.torch_read import Parsed, assemble
-from tael.formats.torch_write import DTYPES, layout
+from tael.formats.torch import legacy, tar, zip
+from tael.formats.torch.assembly import Parsed, assemble
+from tael.formats.torch.write import DTYPES, layout
 from tael.pickle import looks_like_pickle
 
 _ZIP = b"PK\x03\x04"
@@ -42,15 +42,15 @@ def match(probe: Probe) -> Confidence:
         return Confidence.NONE
     if probe.zip is not None:
         names = probe.zip.entries
-        return Confidence.CERTAIN if torch_zip.root_of(names) is not None else Confidence.NONE
-    if torch_legacy.is_stream(probe.head):
+        return Confidence.CERTAIN if zip.root_of(names) is not None else Confidence.NONE
+    if legacy.is_stream(probe.head):
         return Confidence.CERTAIN
-    if torch_tar.is_tar(probe.head):
+    if tar.is_tar(probe.head):
         try:
-            found = torch_tar.members(probe.location.source())
+            found = tar.members(probe.location.source())
         except TaelError:
             return Confidence.NONE
-        return Confidence.CERTAIN if found.keys() >= torch_tar.MEMBERS else Confidence.NONE
+        return Confidence.CERTAIN if found.keys() >= tar.MEMBERS else Confidence.NONE
     return Confidence.LIKELY if looks_like_pickle(probe.head) else Confidence.NONE
 
 
@@ -68,13 +68,13 @@ def _parse(location: Location, limits: Limits) -> Parsed:
     source = location.source()
     head = read(source, 0, min(HEAD_BYTES, source.size))
     if head.startswith(_ZIP):
-        return torch_zip.open_archive(source, limits)
-    if torch_legacy.is_stream(head):
-        return torch_legacy.open_stream(source, limits)
-    if torch_tar.is_tar(head):
-        return torch_tar.open_tar(source, limits)
+        return zip.open_archive(source, limits)
+    if legacy.is_stream(head):
+        return legacy.open_stream(source, limits)
+    if tar.is_tar(head):
+        return tar.open_tar(source, limits)
     if looks_like_pickle(head):
-        return torch_legacy.open_pickle(source, limits)
+        return legacy.open_pickle(source, limits)
     raise CorruptFileError("this is no torch file: neither zip, stream, tar nor pickle", path=location.path)
 
 
