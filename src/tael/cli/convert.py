@@ -44,6 +44,13 @@ def convert(
     strip_prefix: Annotated[
         str | None, value("--strip-prefix", "PREFIX", "Take this off the names; auto finds it.", TENSORS)
     ] = None,
+    fix_names: Annotated[
+        bool, flag("--fix-names", "LayerNorm.gamma and beta become weight and bias.", TENSORS)
+    ] = False,
+    weight_norm: Annotated[
+        str | None,
+        value("--weight-norm", "HOW", "fold pairs, or spell them parametrizations or weight_g.", TENSORS),
+    ] = None,
     keep_all: Annotated[bool, flag("--all", "Keep the optimizer's tensors and the rest, too.", TENSORS)] = False,
     allow_expand: Annotated[
         bool, flag("--allow-expand", "Write out views that repeat what they store once.", TENSORS)
@@ -87,6 +94,8 @@ def convert(
             rename=rename or (),
             part=part,
             strip_prefix=strip_prefix,
+            fix_names=fix_names,
+            weight_norm=weight_norm,
             keep_all=keep_all,
             allow_expand=allow_expand,
             verify=verify,

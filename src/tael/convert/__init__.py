@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from tael.convert import transforms
 from tael.convert.execute import ExecutionReport
@@ -18,11 +18,9 @@ from tael.core.checkpoint import Checkpoint
 from tael.core.limits import DEFAULT, Limits
 from tael.core.problem import Problem
 from tael.core.progress import SILENT, Progress
-from tael.errors import LossRefusedError, SourceNotFoundError, TargetError, UnsupportedFormatError
+from tael.errors import LossRefusedError, SourceNotFoundError, TargetError, TransformError, UnsupportedFormatError
 from tael.formats import open_checkpoint, registry
 from tael.formats.registry import Format
-
-WeightNorm = Literal["fold", "parametrizations", "weight_g"]
 
 if TYPE_CHECKING:
     from tael.verify.compare import Comparison
@@ -56,7 +54,7 @@ def convert(
     part: str | None = None,
     strip_prefix: str | None = None,
     fix_names: bool = False,
-    weight_norm: WeightNorm | None = None,
+    weight_norm: str | None = None,
     keep_all: bool = False,
     shard_size: int | None = None,
     saturate: bool = False,
@@ -140,7 +138,7 @@ def select_tensors(
     part: str | None = None,
     strip_prefix: str | None = None,
     fix_names: bool = False,
-    weight_norm: WeightNorm | None = None,
+    weight_norm: str | None = None,
     keep_all: bool = False,
     saturate: bool = False,
     allow_expand: bool = False,
@@ -166,8 +164,12 @@ def select_tensors(
         checkpoint = names.fix_layernorm_names(checkpoint)
     if weight_norm == "fold":
         checkpoint = names.fold_weight_norm(checkpoint)
+    elif weight_norm == "parametrizations":
+        checkpoint = names.rename_weight_norm("parametrizations")(checkpoint)
+    elif weight_norm == "weight_g":
+        checkpoint = names.rename_weight_norm("weight_g")(checkpoint)
     elif weight_norm:
-        checkpoint = names.rename_weight_norm(weight_norm)(checkpoint)
+        raise TransformError(f"weight_norm {weight_norm!r}", hint="it is fold, parametrizations or weight_g")
     if rename:
         checkpoint = transforms.rename(rename)(checkpoint)
     if dtype:

@@ -33,7 +33,18 @@ def open_checkpoint(path: str | os.PathLike[str], format: str | None = None, lim
     with _collector_paused():
         checkpoint = fmt.open(location, limits)
     odd = _suffix_disagrees(location.name, fmt) if not location.is_dir else None
-    return replace(checkpoint, problems=(*checkpoint.problems, odd)) if odd else checkpoint
+    more = [note for note in (odd, _sequential(checkpoint)) if note]
+    return replace(checkpoint, problems=(*checkpoint.problems, *more)) if more else checkpoint
+
+
+def _sequential(checkpoint: Checkpoint) -> Problem | None:
+    """The cost of compressed storage, told before anybody pays it."""
+    count = sum(tensor.access == "sequential" for tensor in checkpoint.tensors.values())
+    if not count:
+        return None
+    whose = "1 tensor is" if count == 1 else f"{count:,} tensors are"
+    what = f"{whose} stored compressed or encoded: each is read from its start, so reading a part costs all before it"
+    return Problem("note", what, checkpoint.path)
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from typing import Any
 from tael.core.checkpoint import Checkpoint, MetaValue
 from tael.core.dtypes import DTYPES, DType, dtype
 from tael.core.problem import Problem
-from tael.core.tensor import TensorInfo
+from tael.core.tensor import Tensor, TensorInfo
 from tael.inspection.modules import Module, module_tree
 from tael.inspection.plain import plain
 from tael.inspection.roles import roles
@@ -129,7 +129,7 @@ def to_json(checkpoint: Checkpoint, summary: Summary | None = None) -> dict[str,
         "schema": SCHEMA,
         "path": checkpoint.path,
         "format": checkpoint.format,
-        "tensors": [_tensor(tensor.info, tensor.damaged) for tensor in checkpoint.tensors.values()],
+        "tensors": [_tensor(tensor) for tensor in checkpoint.tensors.values()],
         "metadata": plain(checkpoint.metadata),
         "parameters": summary.parameters,
         "nbytes": summary.nbytes,
@@ -144,7 +144,8 @@ def to_json(checkpoint: Checkpoint, summary: Summary | None = None) -> dict[str,
     }
 
 
-def _tensor(info: TensorInfo, damaged: str | None) -> dict[str, Any]:
+def _tensor(tensor: Tensor) -> dict[str, Any]:
+    info = tensor.info
     entry: dict[str, Any] = {
         "name": info.name,
         "dtype": info.dtype.name,
@@ -153,8 +154,10 @@ def _tensor(info: TensorInfo, damaged: str | None) -> dict[str, Any]:
     }
     if info.alias_of is not None:
         entry["alias_of"] = info.alias_of
-    if damaged:
-        entry["damaged"] = damaged
+    if tensor.access != "random":
+        entry["access"] = tensor.access
+    if tensor.damaged:
+        entry["damaged"] = tensor.damaged
     return entry
 
 

@@ -155,7 +155,7 @@ def compare_tensors(
     try:
         return Pass(a, b, tolerance).run(progress, budget)
     except (CorruptFileError, UnsupportedTensorError) as error:
-        return Difference("unreadable", a.name, str(error))
+        return Difference("unreadable", a.name, f"{error.path}: {error.cause}" if error.path else error.cause)
 
 
 class Pass:
