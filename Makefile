@@ -79,7 +79,7 @@ test: test-second test-peers
 test-base: $(VENV)/.dev
 	$(BIN)/python $(PYTEST) -m "not peer"
 
-test-peers: $(VENV)/.peers
+test-peers: $(VENV)/.peers $(VENV)/.fuzz
 	$(BIN)/python $(PYTEST)
 
 ifneq ($(SECOND_PYTHON),)

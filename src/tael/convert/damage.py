@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tael.convert.ties import owners
-from tael.core.checkpoint import Checkpoint, Transform
+from tael.core.checkpoint import Checkpoint, Transform, owners
 from tael.core.node import Node, Op, Strided, Tiled, nbytes
 from tael.core.problem import Loss
 from tael.core.tensor import Check

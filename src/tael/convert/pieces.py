@@ -14,9 +14,9 @@ from dataclasses import replace
 from itertools import accumulate
 
 from tael.convert.names import compiled, filled, glob_regex, nothing_matches
-from tael.convert.ties import owners, tie
+from tael.convert.ties import tie
 from tael.core import ops
-from tael.core.checkpoint import Checkpoint, Transform
+from tael.core.checkpoint import Checkpoint, Transform, owners
 from tael.core.node import Contiguous, Node, Span
 from tael.core.tensor import Tensor, TensorInfo
 from tael.errors import TaelError, TransformError, clip

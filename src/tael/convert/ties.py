@@ -4,27 +4,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable
 from dataclasses import replace
 
-from tael.core.checkpoint import Checkpoint, Transform
+from tael.core.checkpoint import Checkpoint, Transform, owners
 from tael.core.progress import SILENT, Progress
 from tael.core.tensor import Tensor
-
-
-def owners(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """Every name -> the name that owns its bytes, itself for most. Chains are followed as far as they lead."""
-    return {name: _owner(name, tensors) for name in tensors}
-
-
-def _owner(name: str, tensors: Mapping[str, Tensor]) -> str:
-    seen = {name}
-    while True:
-        parent = tensors[name].info.alias_of
-        if parent is None or parent not in tensors or parent in seen:
-            return name
-        seen.add(parent)
-        name = parent
 
 
 def tie(members: Iterable[tuple[Tensor, Hashable]]) -> list[Tensor]:

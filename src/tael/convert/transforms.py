@@ -14,9 +14,9 @@ from dataclasses import replace
 from tael.convert.damage import allow_expanded, refuse_ungathered, skip_damaged
 from tael.convert.names import matcher, near, nothing_matches, renamer_of
 from tael.convert.pieces import split, stack, unstack
-from tael.convert.ties import dedupe, owners, tie, untie
+from tael.convert.ties import dedupe, tie, untie
 from tael.core import ops
-from tael.core.checkpoint import Checkpoint, Transform
+from tael.core.checkpoint import Checkpoint, Transform, owners
 from tael.core.dtypes import DTYPES, DType
 from tael.core.dtypes import dtype as dtype_of
 from tael.core.node import Node

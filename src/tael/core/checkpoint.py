@@ -96,4 +96,19 @@ class Checkpoint:
             )
 
 
+def owners(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """Every name -> the name that owns its bytes, itself for most. Chains are followed as far as they lead."""
+    return {name: _owner(name, tensors) for name in tensors}
+
+
+def _owner(name: str, tensors: Mapping[str, Tensor]) -> str:
+    seen = {name}
+    while True:
+        parent = tensors[name].info.alias_of
+        if parent is None or parent not in tensors or parent in seen:
+            return name
+        seen.add(parent)
+        name = parent
+
+
 Transform = Callable[[Checkpoint], Checkpoint]

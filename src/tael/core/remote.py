@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import posixpath
 import urllib.request
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
 from tael.core.location import LocalLocation, Location, safe_parts
@@ -48,6 +49,11 @@ def open_url(url: str) -> ByteSource:
     if _scheme(url) == "file":
         return FileSource(_local_path(url))
     return locate_url(url).source()
+
+
+def open_ref(ref: Mapping[str, Any]) -> ByteSource:
+    """The source that `ByteSource.ref` spoke of."""
+    return open_url(ref["url"])
 
 
 class UrlLocation:

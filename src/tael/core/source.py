@@ -10,11 +10,12 @@ from __future__ import annotations
 import base64
 import contextlib
 import errno
+import importlib
 import os
 import stat
 import threading
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from tael.errors import CorruptFileError, SourceChangedError, SourceNotFoundError, SourceReadError
@@ -251,28 +252,20 @@ class InflateSource:
 
 def open_ref(ref: Mapping[str, Any]) -> ByteSource:
     """The source a `ref` speaks of, opened again."""
-    for key, opener in _OPENERS.items():
+    for key, where in _OPENERS.items():
         if key in ref:
-            return opener(ref)
+            module, _, function = where.partition(":")
+            source: ByteSource = getattr(importlib.import_module(module), function)(ref)
+            return source
     raise SourceReadError(f"unknown kind of source: {sorted(ref)}")
 
 
-def _open_zip_members(ref: Mapping[str, Any]) -> ByteSource:
-    from tael.formats.zip_archive import open_member_source
-
-    return open_member_source(ref)
+def _file(ref: Mapping[str, Any]) -> ByteSource:
+    return FileSource(ref["file"])
 
 
-def _open_pickled(ref: Mapping[str, Any]) -> ByteSource:
-    from tael.formats.pickled_source import open_pickled
-
-    return open_pickled(ref)
-
-
-def _open_url(ref: Mapping[str, Any]) -> ByteSource:
-    from tael.core.remote import open_url
-
-    return open_url(ref["url"])
+def _bytes(ref: Mapping[str, Any]) -> ByteSource:
+    return BytesSource(base64.b64decode(ref["bytes"]), ref.get("name", "<memory>"))
 
 
 def _inflate(ref: Mapping[str, Any]) -> ByteSource:
@@ -280,11 +273,12 @@ def _inflate(ref: Mapping[str, Any]) -> ByteSource:
     return InflateSource(open_ref(ref["of"]), offset, stored, size, ref["name"])
 
 
-_OPENERS: dict[str, Callable[[Mapping[str, Any]], ByteSource]] = {
-    "file": lambda ref: FileSource(ref["file"]),
-    "url": _open_url,
-    "bytes": lambda ref: BytesSource(base64.b64decode(ref["bytes"]), ref.get("name", "<memory>")),
-    "zip": _open_zip_members,
-    "inflate": lambda ref: _inflate(ref),
-    "pickled": _open_pickled,
+# Key of a ref -> "module:function" that opens it, loaded when used.
+_OPENERS: dict[str, str] = {
+    "file": "tael.core.source:_file",
+    "url": "tael.core.remote:open_ref",
+    "bytes": "tael.core.source:_bytes",
+    "zip": "tael.formats.zip_archive:open_member_source",
+    "inflate": "tael.core.source:_inflate",
+    "pickled": "tael.formats.pickled_source:open_pickled",
 }

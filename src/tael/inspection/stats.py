@@ -14,8 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tael import kernels
-from tael.convert.ties import owners
-from tael.core.checkpoint import Checkpoint
+from tael.core.checkpoint import Checkpoint, owners
 from tael.core.dtypes import DType
 from tael.core.progress import SILENT, Progress, Serialized
 from tael.core.tensor import Tensor

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tael.convert.ties import owners, tie
-from tael.core.checkpoint import Checkpoint
+from tael.convert.ties import tie
+from tael.core.checkpoint import Checkpoint, owners
 from tael.core.problem import Loss, Problem
 from tael.errors import clip
 from tael.formats.torch.tensors import QUANTIZATION

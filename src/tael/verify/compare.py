@@ -16,8 +16,7 @@ import numpy as np
 
 from tael import kernels
 from tael.convert.names import matcher, nothing_matches
-from tael.convert.ties import owners
-from tael.core.checkpoint import Checkpoint
+from tael.core.checkpoint import Checkpoint, owners
 from tael.core.progress import SILENT, Progress, Serialized
 from tael.core.tensor import Tensor, chunk_alignment
 from tael.errors import CorruptFileError, TransformError, UnsupportedTensorError

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tael.convert.ties import owners
-from tael.core.checkpoint import Checkpoint
+from tael.core.checkpoint import Checkpoint, owners
 from tael.core.progress import SILENT, Progress, Serialized
 from tael.core.tensor import Tensor, TensorInfo
 from tael.errors import CorruptFileError, UnsupportedTensorError

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 
 from blake3 import blake3
 
-from tael.convert.ties import owners
-from tael.core.checkpoint import Checkpoint
+from tael.core.checkpoint import Checkpoint, owners
 from tael.core.progress import SILENT, Progress, Serialized
 from tael.core.tensor import Tensor
 from tael.verify.reading import CHUNK, checked_chunks, in_order, threads_for
