@@ -23,28 +23,22 @@ from tael.errors import CorruptFileError, LimitExceededError, TaelError, UnsafeC
 from tael.formats import open_checkpoint, shards
 from tael.formats.detect import detect
 from tael.formats.shards import FORMAT
-from tael.testing import FormatConformance
+from tael.testing import ReaderConformance
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "safetensors"
 INDEX = "model.safetensors.index.json"
 Contents = Mapping[str, Any]
 
 
-class TestConformance(FormatConformance):
+class TestConformance(ReaderConformance):
     format = FORMAT
 
     def write(self, checkpoint: Checkpoint, path: Path) -> Path:
-        path = path.with_name("model.safetensors")
-        execute(plan_conversion(checkpoint, path, shard_size=200), force=True)
-        return path.with_name(INDEX) if path.with_name(INDEX).exists() else path
-
-    def test_reading(self, tmp_path: Path) -> None:
-        for case in self.cases():
-            with self.read(self.write(case, tmp_path / "x")) as back:
-                assert back.aliases == case.aliases
-                assert {t.name: building.raw_bytes(t) for t in back.tensors.values()} == {
-                    t.name: building.raw_bytes(t) for t in case.tensors.values()
-                }
+        model, index = path.with_name("model.safetensors"), path.with_name(INDEX)
+        execute(plan_conversion(checkpoint, model, shard_size=200), force=True)
+        if model.exists():  # one tensor is no set yet
+            index.write_text(json.dumps({"weight_map": dict.fromkeys(checkpoint.tensors, model.name)}))
+        return index
 
 
 def array(n: int) -> np.ndarray:
