@@ -21,7 +21,7 @@ from tael.errors import UnsupportedFormatError, UnsupportedTensorError, clip
 Kind = Literal["float", "int", "uint", "bool", "complex", "quantized", "string", "void"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # one object per type: compared and hashed as such
 class DType:
     """One element type: `block` elements in `block_bytes` bytes; `numpy_name` in numpy or ml_dtypes, if any."""
 

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from tael.core.dtypes import DType
 from tael.core.tensor import TensorInfo
 
 # A component that is a number, or a layer with one: "0", "layer_0".
@@ -42,6 +45,7 @@ class _Alike:
     dtypes: set[str] = field(default_factory=set)
     shapes: set[tuple[int, ...]] = field(default_factory=set)
     tensors: int = 0
+    owned: Counter[tuple[DType, tuple[int, ...]]] = field(default_factory=Counter)  # without aliases
     parameters: int = 0
     nbytes: int = 0
     numbers: list[set[str]] = field(default_factory=list)
@@ -82,8 +86,10 @@ def _grouped(tensors: Iterable[TensorInfo]) -> list[_Alike]:
         alike.shapes.add(info.shape)
         alike.tensors += 1
         if info.alias_of is None:
-            alike.parameters += info.parameters
-            alike.nbytes += info.nbytes
+            alike.owned[info.dtype, info.shape] += 1
+    for alike in groups.values():
+        alike.parameters = sum(count * math.prod(shape) for (_, shape), count in alike.owned.items())
+        alike.nbytes = sum(count * kind.nbytes(shape) for (kind, shape), count in alike.owned.items())
     return list(groups.values())
 
 

@@ -58,18 +58,20 @@ def summarize(checkpoint: Checkpoint) -> Summary:
     infos = [tensor.info for tensor in checkpoint.tensors.values()]
     owned = [info for info in infos if info.alias_of is None]
     role_of = roles(infos)
-    weights = {info.name: (info.parameters, info.nbytes) for info in owned}
+    kinds = Counter((info.dtype, info.shape, role_of[info.name], info.alias_of is None) for info in infos)
+    sizes = {(kind, shape): (math.prod(shape), kind.nbytes(shape)) for kind, shape, _, _ in kinds}
+    dtypes = _shares((kind.name, owns, count, *sizes[kind, shape]) for (kind, shape, _, owns), count in kinds.items())
     return Summary(
         format=checkpoint.format,
         path=checkpoint.path,
         tensors=len(infos),
         aliases=checkpoint.aliases,
-        parameters=sum(parameters for parameters, _ in weights.values()),
-        nbytes=sum(nbytes for _, nbytes in weights.values()),
-        dtypes=_shares(((info.dtype.name, info.name) for info in infos), weights),
-        roles=_shares(((role_of[info.name], info.name) for info in infos), weights),
+        parameters=sum(share.parameters for share in dtypes),
+        nbytes=sum(share.nbytes for share in dtypes),
+        dtypes=dtypes,
+        roles=_shares((role, owns, count, *sizes[kind, shape]) for (kind, shape, role, owns), count in kinds.items()),
         modules=module_tree(infos),
-        largest=tuple(heapq.nlargest(LARGEST, owned, key=lambda info: weights[info.name][1])),
+        largest=tuple(heapq.nlargest(LARGEST, owned, key=lambda info: sizes[info.dtype, info.shape][1])),
         predicted=predict(owned),
         metadata=checkpoint.metadata,
         problems=tuple(checkpoint.problems),
@@ -77,15 +79,14 @@ def summarize(checkpoint: Checkpoint) -> Summary:
     )
 
 
-def _shares(members: Iterable[tuple[str, str]], weights: Mapping[str, tuple[int, int]]) -> tuple[Share, ...]:
-    """Sums of (share, tensor) pairs."""
+def _shares(members: Iterable[tuple[str, bool, int, int, int]]) -> tuple[Share, ...]:
+    """Sums of (share, no alias?, tensors, parameters and bytes of one)."""
     sums: dict[str, list[int]] = {}
-    for name, tensor in members:
-        parameters, nbytes = weights.get(tensor, (0, 0))
+    for name, owns, count, parameters, nbytes in members:
         share = sums.setdefault(name, [0, 0, 0])
-        share[0] += 1
-        share[1] += parameters
-        share[2] += nbytes
+        share[0] += count
+        share[1] += count * parameters * owns
+        share[2] += count * nbytes * owns
     return tuple(Share(name, *share) for name, share in sorted(sums.items(), key=lambda item: (-item[1][2], item[0])))
 
 

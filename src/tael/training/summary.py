@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from tael.core.checkpoint import Checkpoint
+from tael.training import ema
 from tael.training.parts import parts
 from tael.training.roles import LIGHTNING
+from tael.training.structure import top_level
 
 _EPOCH = ("epoch", "epochs", "trained_epochs", "current_epoch")
 _STEP = ("global_step", "step", "steps", "iteration", "iter", "num_updates", "updates")
@@ -46,6 +48,8 @@ def summarize(checkpoint: Checkpoint) -> dict[str, Any] | None:
 
     framework, epoch, step, optimizers and schedulers (class, lr), hyperparameters; parts (name, kind, tensors, nbytes).
     """
+    if top_level(checkpoint) is None and not ema.inside(tuple(checkpoint.tensors)):
+        return None
     found = parts(checkpoint)
     if len(found) == 1:
         return None
