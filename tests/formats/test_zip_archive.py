@@ -101,7 +101,7 @@ def by_hand(local_extra: bytes, central_extra: bytes, sizes: tuple[int, int], fl
 
 
 def test_p7_descriptor_zero_local_sizes_and_an_8_byte_zip64_field() -> None:
-    other = struct.pack("<2H3s", 0x7075, 3, b"abc")  # a field that is not ours stands first
+    other = struct.pack("<2H3s", 0x4142, 3, b"abc")  # a field that is not ours stands first
     one = struct.pack("<2HQ", 1, 8, len(DATA))
     data = by_hand(b"FB\2\0ZZ", other + one, (len(DATA), 0xFFFFFFFF), flags=8)
     assert zipfile.ZipFile(io.BytesIO(data)).read("x") == DATA

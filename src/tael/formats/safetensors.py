@@ -135,6 +135,8 @@ def _header(source: ByteSource, limits: Limits) -> tuple[int, dict[str, Any]]:
 def _metadata(stored: Any, path: str) -> tuple[dict[str, Any], Mapping[str, str], list[Problem]]:
     """Metadata, ties (alias -> owner) and what is odd: other readers refuse such a file, people want to see it."""
     odd: list[str] = []
+    if strict_json.is_deep(stored):
+        raise CorruptFileError(f"{METADATA} is nested far too deeply", path=path)
     if stored is None:
         odd.append("is null instead of absent")
     elif not isinstance(stored, dict):
