@@ -19,7 +19,7 @@ from tael.convert.execute import execute
 from tael.core.checkpoint import Checkpoint
 from tael.core.limits import DEFAULT, Limits
 from tael.core.location import locate
-from tael.errors import CorruptFileError, LimitExceededError, TaelError, UnsafeContentError
+from tael.errors import CorruptFileError, LimitExceededError, SourceNotFoundError, TaelError, UnsafeContentError
 from tael.formats import open_checkpoint, shards
 from tael.formats.detect import detect
 from tael.formats.shards import FORMAT
@@ -496,3 +496,13 @@ def test_opening_is_header_only(tmp_path: Path) -> None:
     index = two_shards(tmp_path)
     with shards.open(locate(index), DEFAULT) as checkpoint:
         assert all(tensor.span is not None for tensor in checkpoint.tensors.values())
+
+
+def test_a_pattern_opens_its_files_as_one(tmp_path: Path) -> None:
+    make(tmp_path, {"x-a.safetensors": {"a": array(1)}, "x-b.safetensors": {"b": array(2)}}, None)
+    with open_checkpoint(tmp_path / "x-*.safetensors") as checkpoint:
+        assert list(checkpoint.tensors) == ["a", "b"]
+    with open_checkpoint(tmp_path / "x-[a].safetensors") as checkpoint:
+        assert checkpoint.format == "safetensors"
+    with pytest.raises(SourceNotFoundError, match="no file matches"):
+        open_checkpoint(tmp_path / "z-*")

@@ -7,6 +7,7 @@ which refuse everything that could leave the folder.
 
 from __future__ import annotations
 
+import glob
 import itertools
 import os
 import re
@@ -115,6 +116,17 @@ def safe_parts(name: str, path: str) -> list[str]:
             hint="such an index is not to be trusted",
         )
     return parts
+
+
+def expand(where: str | os.PathLike[str]) -> list[LocalLocation]:
+    """The files a pattern (`model-*.safetensors`) matches, sorted; none for what is no pattern, or exists as it is."""
+    text = os.fspath(where)
+    if "://" in text or not glob.has_magic(text) or os.path.lexists(text):
+        return []
+    found = [LocalLocation(path) for path in sorted(glob.glob(text))]
+    if not found:
+        raise SourceNotFoundError("no file matches this pattern", path=text)
+    return found
 
 
 def locate(where: str | os.PathLike[str]) -> Location:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tael.core.checkpoint import Checkpoint
 from tael.core.limits import DEFAULT, Limits
-from tael.core.location import locate
+from tael.core.location import expand, locate
 from tael.core.problem import Problem
 from tael.errors import UnsupportedFormatError
 from tael.formats.detect import detect
@@ -21,12 +21,18 @@ __all__ = ["open_checkpoint"]
 
 
 def open_checkpoint(path: str | os.PathLike[str], format: str | None = None, limits: Limits = DEFAULT) -> Checkpoint:
-    """Open a file, folder, shard set or URL: headers only, nothing in it is run.
+    """Open a file, folder, shard set, pattern of files or URL: headers only, nothing in it is run.
 
     format: skip detection and read it as this format. Raises `TaelError` kinds: `SourceNotFoundError`,
     `NotAWeightFileError`, `UnsupportedFormatError`, `CorruptFileError`, ...
     """
-    location = locate(path)
+    members = expand(path)
+    if len(members) > 1:
+        with _collector_paused():
+            from tael.formats.shards import open_union
+
+            return open_union(list(members), os.fspath(path), limits)
+    location = members[0] if members else locate(path)
     fmt = get(format) if format else detect(location, limits)
     if fmt.open is None:
         raise UnsupportedFormatError(f"{fmt.title} can be written here, not read", path=location.path)
