@@ -38,7 +38,7 @@ FULL = """
 import sys
 from tael.convert import execute
 from tael.convert.atomic import Output
-Output.check_space = lambda self, needed: None
+Output.check_space = lambda self: None
 execute.JOURNAL_FROM, execute.JOURNAL_EVERY = 1 << 20, 1 << 20
 from tael.cli.app import main
 sys.argv = ["tael", *sys.argv[1:]]

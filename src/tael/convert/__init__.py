@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,14 @@ from tael.core.checkpoint import Checkpoint
 from tael.core.limits import DEFAULT, Limits
 from tael.core.problem import Problem
 from tael.core.progress import SILENT, Progress
-from tael.errors import LossRefusedError, SourceNotFoundError, TargetError, TransformError, UnsupportedFormatError
+from tael.errors import (
+    LossRefusedError,
+    SourceNotFoundError,
+    TaelError,
+    TargetError,
+    TransformError,
+    UnsupportedFormatError,
+)
 from tael.formats import open_checkpoint, registry
 from tael.formats.registry import Format
 
@@ -82,7 +90,7 @@ def convert(
     strict: raise `LossRefusedError` if the target cannot hold something. verify: compare the result with the source.
     Memory stays within `max_memory`, which does not depend on the size of the model.
     """
-    with open_checkpoint(src, source_format, limits) as opened:
+    with open_checkpoint(src, source_format, limits) as opened, _naming(opened.path):
         checkpoint = select_tensors(
             opened,
             dtype=dtype,
@@ -128,6 +136,17 @@ def convert(
         return result
 
 
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Errors about a tensor say in which file it is: its dtype, say, does not know."""
+    try:
+        yield
+    except TaelError as error:
+        if error.path is None and error.tensor is not None:
+            error.path = path
+        raise
+
+
 def select_tensors(
     checkpoint: Checkpoint,
     *,
@@ -168,11 +187,11 @@ def select_tensors(
         checkpoint = names.rename_weight_norm("parametrizations")(checkpoint)
     elif weight_norm == "weight_g":
         checkpoint = names.rename_weight_norm("weight_g")(checkpoint)
-    elif weight_norm:
+    elif weight_norm is not None:
         raise TransformError(f"weight_norm {weight_norm!r}", hint="it is fold, parametrizations or weight_g")
     if rename:
         checkpoint = transforms.rename(rename)(checkpoint)
-    if dtype:
+    if dtype is not None:
         checkpoint = transforms.cast(dtype, saturate=saturate)(checkpoint)
     return checkpoint
 
@@ -184,9 +203,13 @@ def plan_conversion(
     path = os.fspath(dst)
     if "://" in path:
         raise TargetError("outputs are written to local disks", path=path, hint="write here, then upload the result")
+    if not path.strip("/"):
+        raise TargetError(f"the target {path!r} names no file or folder", hint="is a shell variable empty?")
+    if path == "-":
+        raise TargetError("tael writes files, not to standard output", path=path, hint="a file of this name is ./-")
     fmt = target_format(path, to)
     if fmt.layout is None:
-        raise UnsupportedFormatError(f"{fmt.title} can be read here, not written", hint="see `tael formats`")
+        raise UnsupportedFormatError(f"{fmt.title} can be read here, not written", path=path, hint="see `tael formats`")
     if not checkpoint.tensors:
         raise SourceNotFoundError("holds no tensors to write", path=checkpoint.path)
     if shard_size is not None and "shards" not in fmt.capabilities:
@@ -203,7 +226,7 @@ def plan_conversion(
 
 def target_format(path: str, to: str | None = None) -> Format:
     """The format of a target: `to`, else by its name; a folder (no suffix, trailing slash) is a Hugging Face folder."""
-    if to:
+    if to is not None:
         return registry.get(to)
     if path.endswith("/") or os.path.isdir(path):
         return registry.get("hf")

@@ -11,39 +11,42 @@ import contextlib
 import errno
 import json
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 
+from tael.convert.journal import Header, Journal
 from tael.convert.plan import Plan
 from tael.core.source import ByteSource, FileSource, InflateSource
-from tael.errors import OutOfSpaceError, TargetError, TargetExistsError, TargetIsInputError
-
-try:
-    import fcntl
-except ImportError:  # no file locks on Windows: two writers of one target are not noticed there
-    fcntl = None  # type: ignore[assignment]
+from tael.errors import OutOfSpaceError, ResumeError, TargetError, TargetExistsError, TargetIsInputError
 
 RESUME_HINT = "what was written is kept; run the same command with --resume to go on"
 
 
 class Output:
-    """The files of one plan on their way to their final names."""
+    """The files of one plan on their way to their final names.
+
+    Beside the target: NAME.part (or one for every file) and NAME.part.journal, which says that they are ours. What
+    lies there without such a journal belongs to somebody else, and is never touched.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         # A symlink as target: what it points to is replaced, the link stays.
         self.path = os.path.realpath(plan.path)
         self.folder = os.path.dirname(self.path)
-        if plan.folder:
-            self.finals = [os.path.join(self.path, file.name) for file in plan.files]
-            self.parts = [os.path.join(self.path + ".part", file.name) for file in plan.files]
-        else:
-            self.finals = [os.path.join(self.folder, file.name) for file in plan.files]
-            self.parts = [final + ".part" for final in self.finals]
-        self.journal = self.path + ".part.journal"
+        self.finals = [os.path.join(self.path if plan.folder else self.folder, file.name) for file in plan.files]
+        self.parts = [self._part(file.name, plan.folder) for file in plan.files]
         self.fds: list[int] = []
-        self._lock = -1
+        self.journal = Journal(self.path + ".part.journal")
+        self._inputs: dict[tuple[int, int], str] = {}  # device and inode -> path
+
+    def _part(self, name: str, folder: bool) -> str:
+        """Where the file `name` of a plan (for a folder, or not) is written."""
+        if folder:
+            return os.path.join(self.path + ".part", name)
+        return os.path.join(self.folder, name) + ".part"
 
     # --- before anything is written
 
@@ -55,13 +58,15 @@ class Output:
         if not os.access(self.folder, os.W_OK):
             raise TargetError("this folder cannot be written", path=self._as_typed(), hint="write elsewhere")
         if self.plan.folder and os.path.exists(self.path) and not os.path.isdir(self.path):
-            raise TargetExistsError("is a file; this target is a folder", path=self.plan.path)
+            raise TargetExistsError("is no folder; this target is one", path=self.plan.path)
         taken = [final for final in self.finals if os.path.lexists(final)]
+        for final in taken:
+            kind = os.lstat(final).st_mode
+            if not stat.S_ISREG(kind) and not (stat.S_ISLNK(kind) and self.plan.folder):
+                what = "a folder" if stat.S_ISDIR(kind) else "a link, a device or a pipe"
+                raise TargetExistsError(f"is {what}: not replaced by a file", path=final, hint="choose another name")
         if self.plan.folder and os.path.isdir(self.path) and os.listdir(self.path):
             taken = taken or [self.path]
-        directory = next((final for final in taken if os.path.isdir(final) and final != self.path), None)
-        if directory:
-            raise TargetExistsError("is a folder; this target is a file", path=directory)
         if taken and not force:
             raise TargetExistsError("exists already", path=taken[0], hint="--force replaces it")
 
@@ -78,23 +83,26 @@ class Output:
                     path=self.plan.path,
                     hint="write it beside the folder",
                 )
-        known: dict[tuple[int, int], str] = {}
         for path in _files_behind(inputs):
             with contextlib.suppress(OSError):
-                status = os.stat(path)
-                known[status.st_dev, status.st_ino] = path
-        for candidate in (*self.finals, *self.parts, self.journal):
-            with contextlib.suppress(OSError):
-                status = os.stat(candidate)
-                same = known.get((status.st_dev, status.st_ino))
-                if same:
-                    how = "is the input itself" if os.path.realpath(same) == candidate else f"is the input {same}"
-                    raise TargetIsInputError(
-                        f"{how}: an input is never overwritten", path=candidate, hint="choose another name"
-                    )
+                self._inputs[_identity(path)] = path
+        for candidate in (*self.finals, *self.parts, self.journal.path):
+            same = self._input_behind(candidate)
+            if same:
+                how = "is the input itself" if os.path.realpath(same) == candidate else f"is the input {same}"
+                raise TargetIsInputError(
+                    f"{how}: an input is never overwritten", path=candidate, hint="choose another name"
+                )
 
-    def check_space(self, needed: int) -> None:
-        """Raise `OutOfSpaceError` when the disk cannot take `needed` more bytes."""
+    def _input_behind(self, path: str) -> str | None:
+        with contextlib.suppress(OSError):
+            return self._inputs.get(_identity(path))
+        return None
+
+    def check_space(self) -> None:
+        """Raise `OutOfSpaceError` when the disk cannot take what is still to be written."""
+        there = sum(os.stat(part).st_blocks * 512 for part in self.parts if os.path.exists(part))
+        needed = self.plan.nbytes - there
         free = shutil.disk_usage(self.folder).free
         if needed > free:
             raise OutOfSpaceError(
@@ -103,33 +111,65 @@ class Output:
                 hint="free some space, or write elsewhere",
             )
 
-    def has_journal(self) -> bool:
-        """Was an earlier run interrupted that recorded something?"""
-        return os.path.isfile(self.journal) and os.path.getsize(self.journal) > 0
-
     # --- writing
 
-    def open(self, *, resume: bool) -> None:
-        """Create (or for `resume` reopen) the .part files at their full size, and lock them."""
+    def open(self, plan_hash: str, *, resume: bool) -> bool:
+        """Lock the target and create the .part files at full size. With `resume` those of an interrupted run of the
+        same plan are reopened: then the answer is True."""
         with self._explained():
-            if self.plan.folder:
-                os.makedirs(self.path + ".part", exist_ok=True)
-            self._take_lock()
-            for path, file in zip(self.parts, self.plan.files, strict=True):
-                os.makedirs(os.path.dirname(path), exist_ok=True)
-                flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-                fd = os.open(path, flags | (0 if resume else os.O_TRUNC), 0o666)
-                self.fds.append(fd)
-                if os.fstat(fd).st_size != file.size:
-                    os.ftruncate(fd, file.size)
-
-    def _take_lock(self) -> None:
-        self._lock = os.open(self.journal, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
-        if fcntl is not None:
+            before = self.journal.claim(self.plan.path)
             try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise TargetError("another process is writing this target", path=self.plan.path) from None
+                begun = self._take_over(before, plan_hash, resume)
+                if not begun:
+                    self.journal.start(plan_hash, [file.name for file in self.plan.files], self.plan.folder)
+            except BaseException:
+                if before is None:
+                    self.journal.remove()
+                raise
+            try:
+                self._create(begun)
+            except BaseException:
+                if not begun:
+                    self.discard()
+                raise
+            return begun
+
+    def _take_over(self, before: Header | None, plan_hash: str, resume: bool) -> bool:
+        """Is an earlier run gone on with? Else its leftovers are removed; what is not ours is refused."""
+        if before is not None and resume and before.plan:
+            if before.plan != plan_hash:
+                raise ResumeError(
+                    "what was begun here is not this job: input, options or version differ",
+                    path=self.plan.path,
+                    hint="run without --resume to start over",
+                )
+            return True
+        if before is not None:
+            for name in before.files:
+                _unlink(self._part(name, before.folder))
+            self._remove_part_folder()
+        for part in [self.path + ".part"] if self.plan.folder else self.parts:
+            if os.path.lexists(part):
+                raise TargetExistsError(
+                    "is in the way, and is none of ours",
+                    path=part,
+                    hint="rename or remove it, or choose another target",
+                )
+        return False
+
+    def _create(self, begun: bool) -> None:
+        if self.plan.folder:
+            os.makedirs(self.path + ".part", exist_ok=begun)
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+        for path, file in zip(self.parts, self.plan.files, strict=True):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            fd = os.open(path, flags if begun else flags | os.O_EXCL, 0o666)
+            self.fds.append(fd)
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+                raise TargetExistsError("has another name, or is no file: none of ours", path=path)
+            if status.st_size != file.size:
+                os.ftruncate(fd, file.size)
 
     def sync(self) -> None:
         """Put everything written so far on disk."""
@@ -142,7 +182,7 @@ class Output:
             self.sync()
             self._keep_modes()
             stale = self._old_set()
-            if self.plan.folder and not os.path.exists(self.path):
+            if self.plan.folder and not os.path.exists(self.path) and self._holds_nothing_else():
                 os.rename(self.path + ".part", self.path)
             else:
                 for old in stale[:1]:  # the old index: from here on no index names a missing file
@@ -151,13 +191,16 @@ class Output:
                     os.makedirs(os.path.dirname(final), exist_ok=True)
                     os.replace(part, final)
                 for old in stale[1:]:
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(old)
-                if self.plan.folder:
-                    shutil.rmtree(self.path + ".part", ignore_errors=True)
-            os.unlink(self.journal)
+                    _unlink(old)
+                self._remove_part_folder()
+            self.journal.remove()
             for folder in {os.path.dirname(final) for final in self.finals} | {self.folder}:
                 _sync_folder(folder)
+
+    def _holds_nothing_else(self) -> bool:
+        root = self.path + ".part"
+        there = {os.path.join(folder, name) for folder, _, names in os.walk(root) for name in names}
+        return there == set(self.parts)
 
     def _keep_modes(self) -> None:
         for fd, final in zip(self.fds, self.finals, strict=True):
@@ -165,34 +208,42 @@ class Output:
                 os.fchmod(fd, stat.S_IMODE(os.stat(final).st_mode))
 
     def _old_set(self) -> list[str]:
-        """The old index that this plan's index replaces, then the old shards that no longer belong to the set."""
+        """The old index that this plan's index replaces, then the shards of that set that are not in the new one.
+
+        An index may come from a stranger: only names of the form BASE-0000k-of-0000n of this very set count.
+        """
         index = self.finals[-1]
+        base, suffix = os.path.splitext(os.path.basename(index).removesuffix(".index.json"))
         if not index.endswith(".index.json") or not os.path.isfile(index):
             return []
         found = [index]
-        with contextlib.suppress(OSError, ValueError, AttributeError):
+        shard = re.compile(rf"{re.escape(base)}-\d+-of-\d+{re.escape(suffix)}")
+        with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
             with open(index, encoding="utf-8") as file:
-                shards = set(json.load(file)["weight_map"].values())
-            here = os.path.dirname(index)
-            for name in sorted(shards):
-                path = os.path.join(here, name)
-                if os.path.basename(name) == name and path not in self.finals and os.path.isfile(path):
-                    found.append(path)
+                names = {str(name) for name in json.load(file)["weight_map"].values()}
+            paths = (os.path.join(os.path.dirname(index), name) for name in sorted(names) if shard.fullmatch(name))
+            found += [p for p in paths if p not in self.finals and os.path.isfile(p) and not self._input_behind(p)]
         return found
 
     def discard(self) -> None:
         """Remove everything that was written."""
-        for path in (*self.parts, self.journal):
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-        if self.plan.folder:
-            shutil.rmtree(self.path + ".part", ignore_errors=True)
+        for path in self.parts:
+            _unlink(path)
+        self._remove_part_folder()
+        self.journal.remove()
+
+    def _remove_part_folder(self) -> None:
+        """The folder of .part files, if nothing is left in it."""
+        if not os.path.islink(self.path + ".part"):
+            for folder, _, _ in os.walk(self.path + ".part", topdown=False):
+                with contextlib.suppress(OSError):
+                    os.rmdir(folder)
 
     def close(self) -> None:
-        for fd in (*self.fds, self._lock):
-            if fd >= 0:
-                os.close(fd)
-        self.fds, self._lock = [], -1
+        for fd in self.fds:
+            os.close(fd)
+        self.fds = []
+        self.journal.close()
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
@@ -202,11 +253,23 @@ class Output:
             raise target_error(error, self.plan.path) from None
 
 
+def _identity(path: str) -> tuple[int, int]:
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
+
+
+def _unlink(path: str) -> None:
+    """Remove a file of ours, if it is there."""
+    with contextlib.suppress(OSError):
+        if stat.S_ISREG(os.lstat(path).st_mode):
+            os.unlink(path)
+
+
 def target_error(error: OSError, path: str) -> TargetError:
     """What went wrong while writing, in our words."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         full = "a file may not become this large here" if error.errno == errno.EFBIG else "the disk is full"
-        return OutOfSpaceError(full, path=path, hint=f"free some space; {RESUME_HINT}")
+        return OutOfSpaceError(full, path=path, hint="; ".join(filter(None, ["free some space", resume_hint(path)])))
     if error.errno == errno.ELOOP:
         return TargetError(f"{error.filename} is a symbolic link: not followed", path=path)
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
@@ -216,8 +279,10 @@ def target_error(error: OSError, path: str) -> TargetError:
 
 def resume_hint(path: str) -> str | None:
     """How to go on after an interrupt, or None when nothing worth going on from is kept for this target."""
-    journal = os.path.realpath(path) + ".part.journal"
-    return RESUME_HINT if os.path.exists(journal) and os.path.getsize(journal) > 0 else None
+    with contextlib.suppress(OSError), open(os.path.realpath(path) + ".part.journal", "rb") as file:
+        if file.read(1 << 20).count(b"\n") > 1:
+            return RESUME_HINT
+    return None
 
 
 def _files_behind(sources: Iterable[ByteSource]) -> Iterator[str]:

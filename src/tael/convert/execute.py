@@ -7,6 +7,7 @@ A unit is about 8 MiB of output. Its slices' CRC-32s are taken in passing: they 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import threading
@@ -19,7 +20,7 @@ import numpy as np
 
 from tael import kernels
 from tael.convert.atomic import Output, target_error
-from tael.convert.journal import Finished, Journal
+from tael.convert.journal import Finished
 from tael.convert.plan import (
     FINISHERS,
     UNIT_BYTES,
@@ -37,7 +38,7 @@ from tael.core.evaluate import Counters, as_bytes, block_dtype, read_blocks
 from tael.core.progress import SILENT, Progress
 from tael.core.source import ByteSource, FileSource, read
 from tael.core.tensor import Check
-from tael.errors import MemoryLimitError, OutOfSpaceError, ResumeError, SourceReadError, TaelError, TargetError
+from tael.errors import MemoryLimitError, ResumeError, SourceReadError, TaelError, TargetError
 
 JOURNAL_FROM = 256 << 20  # smaller outputs are simply written again
 JOURNAL_EVERY = 256 << 20  # bytes between syncs
@@ -103,44 +104,32 @@ def execute(
     sources = {id(source): source for source in (*inputs, *(span.source for span in _spans(plan)))}
     output = Output(plan)
     output.check(force=force, inputs=list(sources.values()), input_folder=input_folder)
-    begun = (
-        resume
-        and plan.nbytes >= JOURNAL_FROM
-        and os.path.exists(output.journal)
-        and os.path.getsize(output.journal) > 0
-    )
-    on_disk = sum(os.stat(part).st_blocks * 512 for part in output.parts if os.path.exists(part))
-    output.check_space(plan.nbytes - on_disk)
+    output.check_space()
     started = time.monotonic()
+    run = _Run(plan, output, threads, progress)
     try:
-        try:
-            output.open(resume=begun)
-        except OutOfSpaceError:
-            if not begun:
-                output.discard()
-            raise
-        run = _Run(plan, output, threads, progress)
-        try:
-            if begun:
-                run.take_over()
-            elif run.journal:
-                run.journal.start()
-            run.units()
-            run.remaining_checks()
-            for source in sources.values():
-                source.check_unchanged()
-            run.deferred()
-            output.commit()
-        except (TargetError, SourceReadError, ResumeError):
-            raise
-        except TaelError:
+        begun = output.open(plan_hash(plan) if run.records else "", resume=resume)
+    except BaseException:
+        output.close()
+        raise
+    progress.start(plan.nbytes, os.path.basename(plan.path))
+    try:
+        if begun:
+            run.take_over()
+        run.units()
+        run.remaining_checks()
+        for source in sources.values():
+            source.check_unchanged()
+        run.deferred()
+        output.commit()
+    except BaseException as error:
+        if not run.may_resume(error):
             output.discard()
-            raise
-        except OSError as error:
+        if isinstance(error, OSError):
             raise target_error(error, plan.path) from None
-        finally:
-            progress.finish()
+        raise
     finally:
+        progress.finish()
         output.close()
     run.report.seconds = time.monotonic() - started
     return run.report
@@ -189,8 +178,7 @@ class _Run:
         self.plan, self.output, self.threads, self.progress = plan, output, threads, progress
         self.todo = [unit for number, file in enumerate(plan.files) for unit in cut(file, number)]
         self.report = ExecutionReport(list(output.finals), plan.nbytes)
-        wanted = plan.nbytes >= JOURNAL_FROM
-        self.journal = Journal(output._lock, plan_hash(plan)) if wanted else None
+        self.records = plan.nbytes >= JOURNAL_FROM
         self.crcs: dict[tuple[int, int], list[tuple[int, int, int]]] = {}  # file, part -> (start, crc, bytes)
         self.checks: dict[tuple[int, int, int], list[Check]] = {}
         for check in plan.checks:
@@ -201,15 +189,12 @@ class _Run:
         self._lock = threading.Lock()  # guards the above
         self._saving = threading.Lock()
         self._stop = threading.Event()
-        progress.start(plan.nbytes, os.path.basename(plan.path))
 
     # --- resuming
 
     def take_over(self) -> None:
         """Believe the journal, after comparing every finished unit with what is on disk."""
-        if self.journal is None:
-            return
-        finished = self.journal.load(self.plan.path)
+        finished = self.output.journal.load(self.plan.path)
         left = []
         for unit in self.todo:
             done = finished.get((unit.file, unit.number))
@@ -229,6 +214,11 @@ class _Run:
         part = self.plan.files[unit.file].parts[piece.part]
         width = part.node.dtype.block_bytes if isinstance(part, Compute) else 1
         return part.offset + piece.start * width, piece.count * width
+
+    def may_resume(self, error: BaseException) -> bool:
+        """Is what was written worth keeping after `error`? Not after bad input; and only what is recorded helps."""
+        bad_input = isinstance(error, TaelError) and not isinstance(error, (TargetError, SourceReadError, ResumeError))
+        return self.records and not bad_input
 
     # --- units
 
@@ -281,8 +271,9 @@ class _Run:
             self._stop.set()
             for worker in workers:
                 worker.join()
-            if isinstance(failure, (KeyboardInterrupt, SourceReadError)):
-                self._save()
+            if self.may_resume(failure):
+                with contextlib.suppress(OSError):
+                    self._save()
             raise failure
 
     def _execute(self, unit: Unit) -> Finished:
@@ -323,7 +314,7 @@ class _Run:
         return Finished(tuple(crcs), counts)
 
     def _wants_crc(self, part: Copy) -> bool:
-        return part.digest or self.journal is not None or _key(part) in self.checks
+        return part.digest or self.records or _key(part) in self.checks
 
     def _copy(self, source: ByteSource, where: int, fd: int, offset: int, size: int, want_crc: bool) -> int:
         if isinstance(source, FileSource):
@@ -341,7 +332,7 @@ class _Run:
         save = False
         with self._lock:
             self._account(unit, done)
-            if self.journal is not None:
+            if self.records:
                 self._unsaved[unit.file, unit.number] = done
                 self._unsaved_bytes += unit.nbytes
                 save = self._unsaved_bytes >= JOURNAL_EVERY
@@ -360,14 +351,14 @@ class _Run:
                     table[name] = table.get(name, 0) + count
 
     def _save(self) -> None:
-        if self.journal is None:
+        if not self.records:
             return
         with self._saving:
             with self._lock:
                 finished, self._unsaved = self._unsaved, {}
             if finished:
                 self.output.sync()
-                self.journal.add(finished)
+                self.output.journal.add(finished)
 
     # --- what is left when all units are done
 

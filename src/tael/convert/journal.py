@@ -1,19 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The journal of an unfinished output: which units are on disk, with their CRC-32s.
+"""The journal of an unfinished output: whose it is, and which units are on disk, with their CRC-32s.
 
-JSON lines. First the plan's hash, then one line per finished unit, appended only after the unit's data
-was synced. A torn last line is what a crash leaves, and is ignored.
+JSON lines. First a header: the plan's hash (empty when nothing is recorded) and the files it writes. Then one line per
+finished unit, appended only after the unit's data was synced. A torn last line is what a crash leaves, and is ignored.
+The file is also the lock of the target.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping
+import stat
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tael.errors import ResumeError
+from tael.core.location import safe_parts
+from tael.errors import ResumeError, TaelError, TargetError, TargetExistsError
+
+try:
+    import fcntl
+except ImportError:  # no file locks on Windows: two writers of one target are not noticed there
+    fcntl = None  # type: ignore[assignment]
+
+_MARK = "tael.journal"
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    plan: str
+    files: tuple[str, ...]
+    folder: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,37 +43,55 @@ class Finished:
 
 
 class Journal:
-    """Append-only, over the open file `fd`."""
-
-    def __init__(self, fd: int, plan_hash: str) -> None:
-        self.fd = fd
-        self.plan_hash = plan_hash
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.fd = -1
         self.end = 0
 
-    def start(self) -> None:
+    def claim(self, target: str) -> Header | None:
+        """Open and lock the journal. The header that an earlier run left, or None.
+
+        Raises `TargetError` when another process has it, `TargetExistsError` when the file is none of ours.
+        """
+        self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        if fcntl is not None:
+            try:
+                fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise TargetError("another process is writing this target", path=target) from None
+        status = os.fstat(self.fd)
+        lines = self._lines() if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 else [b"?"]
+        if not lines and status.st_size == 0:
+            return None
+        try:
+            head = json.loads(lines[0])
+            if head[_MARK] != 1:
+                raise ValueError(_MARK)
+            files = tuple(str(name) for name in head["files"])
+            for name in files:
+                safe_parts(name, self.path)
+            return Header(str(head["plan"]), files, bool(head["folder"]))
+        except (ValueError, KeyError, TypeError, IndexError, RecursionError, TaelError):
+            raise TargetExistsError(
+                "is in the way, and is no journal of ours", path=self.path, hint="rename or remove it"
+            ) from None
+
+    def start(self, plan_hash: str, files: Sequence[str], folder: bool) -> None:
         """Begin anew."""
         os.ftruncate(self.fd, 0)
         self.end = 0
-        self._append([{"tael.journal": 1, "plan": self.plan_hash}])
+        self._append([{_MARK: 1, "plan": plan_hash, "files": list(files), "folder": folder}])
 
-    def load(self, path: str) -> dict[tuple[int, int], Finished]:
-        """The finished units, by (file, unit). Raises `ResumeError` when the journal is of another plan."""
-        raw = os.pread(self.fd, os.fstat(self.fd).st_size, 0)
-        whole = raw[: raw.rfind(b"\n") + 1]
-        lines = [json.loads(line) for line in whole.splitlines()]
-        if not lines or lines[0].get("plan") != self.plan_hash:
+    def load(self, target: str) -> dict[tuple[int, int], Finished]:
+        """The finished units, by (file, unit). Raises `ResumeError` when the journal is damaged."""
+        lines = self._lines()
+        self.end = sum(len(line) + 1 for line in lines)
+        try:
+            return dict(_finished(json.loads(line)) for line in lines[1:])
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
             raise ResumeError(
-                "what was begun here is not this job: input, options or version differ",
-                path=path,
-                hint="run without --resume to start over",
-            )
-        self.end = len(whole)
-        return {
-            (line["u"][0], line["u"][1]): Finished(
-                tuple(line["c"]), {name: (a, b) for name, (a, b) in line.get("n", {}).items()}
-            )
-            for line in lines[1:]
-        }
+                "the journal of what was begun here is damaged", path=target, hint="run without --resume to start over"
+            ) from None
 
     def add(self, finished: Mapping[tuple[int, int], Finished]) -> None:
         """Record units whose data is on disk."""
@@ -67,10 +103,31 @@ class Journal:
             lines.append(line)
         self._append(lines)
 
-    def _append(self, lines: list[dict[str, Any]]) -> None:
+    def remove(self) -> None:
+        """Delete the file. The lock is held until `close`."""
+        with contextlib.suppress(OSError):
+            os.unlink(self.path)
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+        self.fd = -1
+
+    def _lines(self) -> list[bytes]:
+        """The whole lines of the file."""
+        raw = os.pread(self.fd, os.fstat(self.fd).st_size, 0)
+        return raw[: raw.rfind(b"\n") + 1].splitlines() or ([raw] if raw else [])
+
+    def _append(self, lines: Iterable[dict[str, Any]]) -> None:
         data = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines).encode()
         while data:
             written = os.pwrite(self.fd, data, self.end)
             self.end += written
             data = data[written:]
         os.fsync(self.fd)
+
+
+def _finished(line: Any) -> tuple[tuple[int, int], Finished]:
+    file, unit = line["u"]
+    counts = {str(name): (int(a), int(b)) for name, (a, b) in line.get("n", {}).items()}
+    return (int(file), int(unit)), Finished(tuple(int(crc) for crc in line["c"]), counts)

@@ -32,22 +32,34 @@ def matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
 def _test(pattern: str) -> Callable[[str], re.Match[str] | None]:
     if pattern.startswith("re:"):
         return compiled(pattern.removeprefix("re:")).search
-    return compiled(glob_regex(pattern)).fullmatch
+    return compiled(glob_regex(pattern), glob=pattern).fullmatch
 
 
-def compiled(regex: str) -> re.Pattern[str]:
-    """`re.compile`, with a `TransformError` for what is no regex."""
+def compiled(regex: str, *, glob: str | None = None) -> re.Pattern[str]:
+    """`re.compile`, with a `TransformError` for what is no regex, or no `glob` if it was made from one."""
     try:
         return re.compile(regex, re.DOTALL)
     except (re.error, RecursionError, OverflowError) as error:
+        if glob is not None:  # where the regex is wrong says nothing about the glob
+            why = error.msg if isinstance(error, re.error) else "it is too long"
+            raise TransformError(f"{clip(glob)!r} is no pattern: {why}") from None
         raise TransformError(f"{clip(regex)!r} is no regular expression: {error}") from None
 
 
 def glob_regex(pattern: str) -> str:
-    """The regex of a glob: `*`, `?`, `[abc]`, `[!abc]`. Every star is a group."""
-    out = []
+    """The regex of a glob: `*`, `?`, `[abc]`, `[!abc]`. Every star is a group.
+
+    What lies between two stars has a fixed length, so its first occurrence is as good as any later one: it is taken
+    for good (an atomic group), else a long name takes time to the power of the stars.
+    """
+    out: list[str] = []
+    star = -1  # where the last one is in `out`
     for token in _TOKEN.findall(pattern):
         if token == "*":
+            if star >= 0:
+                out[star] = f"(?>{out[star]}"
+                out.append(")")
+            star = len(out)
             out.append("(.*?)")
         elif token == "?":
             out.append(".")
@@ -91,7 +103,7 @@ def renamer_of(rule: str) -> Callable[[str], str]:
     stars = sum(token == "*" for token in _TOKEN.findall(old))
     if new.count("*") > stars:
         raise TransformError(f"{clip(rule)!r} has more stars on the right than on the left")
-    match = compiled(glob_regex(old)).fullmatch
+    match = compiled(glob_regex(old), glob=old).fullmatch
 
     def rename(name: str) -> str:
         found = match(name)

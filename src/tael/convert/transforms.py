@@ -19,6 +19,7 @@ from tael.core import ops
 from tael.core.checkpoint import Checkpoint, Transform, owners
 from tael.core.dtypes import DTYPES, DType
 from tael.core.dtypes import dtype as dtype_of
+from tael.core.limits import DEFAULT
 from tael.core.node import Node
 from tael.core.tensor import Tensor
 from tael.errors import TaelError, TransformError, clip
@@ -143,6 +144,12 @@ def _renamed(checkpoint: Checkpoint, names: Mapping[str, str]) -> Checkpoint:
     for old, new in names.items():
         if not new:
             raise TransformError("the new name would be empty", path=checkpoint.path, tensor=old)
+        if len(new) > DEFAULT.name_bytes and new != old:
+            raise TransformError(
+                f"the new name would have {len(new):,} characters, no reader here takes more than {DEFAULT.name_bytes:,}",
+                path=checkpoint.path,
+                tensor=old,
+            )
         if taken.setdefault(new, old) != old:
             raise TransformError(
                 f"{clip(taken[new])!r} and {clip(old)!r} would both be named {clip(new)!r}",
