@@ -3,7 +3,10 @@
 
 import sys
 
-from tael.cli.app import main
-
 if __name__ == "__main__":
+    try:
+        from tael.cli.app import main
+    except KeyboardInterrupt:  # from here on `main` answers for it
+        sys.stderr.write("tael: interrupted\n")
+        sys.exit(130)
     sys.exit(main())

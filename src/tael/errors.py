@@ -55,6 +55,7 @@ __all__ = [
 ]
 
 _LONGEST_NAME = 120
+_LONGEST_PATH = 400
 
 
 class TaelError(Exception):
@@ -79,7 +80,7 @@ class TaelError(Exception):
     def __str__(self) -> str:
         where = []
         if self.path is not None:
-            where.append(self.path)
+            where.append(clip_path(self.path))
         if self.tensor is not None:
             where.append(f"tensor {clip(self.tensor)!r}")
         if self.offset is not None:
@@ -91,6 +92,12 @@ class TaelError(Exception):
 def clip(text: str) -> str:
     """`text` short enough for a message: names from hostile files can be megabytes long."""
     return text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME - 20]}...({len(text)} chars)"
+
+
+def clip_path(path: object) -> str:
+    """`path` short enough for a message. Its end, where the file is, is kept."""
+    text = str(path)
+    return text if len(text) <= _LONGEST_PATH else f"{text[:100]}...({len(text)} chars)...{text[-200:]}"
 
 
 class NotAWeightFileError(TaelError): ...

@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer import Context
 
@@ -121,6 +122,9 @@ def test_options_are_strings_lists_or_flags(verb: str) -> None:
     assert max(map(len, text.splitlines())) <= 110
 
 
+EMPTY = ("--dtype", "--part", "--to", "--strip-prefix", "--select", "--rename")
+
+
 @pytest.mark.parametrize(
     ("line", "cause", "hint"),
     [
@@ -133,6 +137,13 @@ def test_options_are_strings_lists_or_flags(verb: str) -> None:
         (["convert", "a", "b", "--dtyp", "f16"], "--dtype", "see `tael convert --help`"),
         (["convert", "a", "b", "--threads", "many"], "--threads 'many': not a number", ""),
         (["convert", "a", "b", "--shard-size", "big"], "'big' is no size", "5GB"),
+        (["convert", "a", "b", "--shard-size", "9" * 400], "is no size", "5GB"),
+        (["convert", "a", "b", "--max-memory", f"{'9' * 400}TB"], "is no size", "5GB"),
+        (["convert", "a", "b", "--threads", "9" * 5000], "not a number from 1 to 1024", ""),
+        (["convert", "a", "b", "--saturate"], "--saturate without --dtype", "see `tael convert --help`"),
+        *((["convert", "a", "b", name, ""], f"{name} is empty", "see `tael convert --help`") for name in EMPTY),
+        (["inspect", ""], "PATH is empty", "see `tael inspect --help`"),
+        (["inspect", "x" * 3000 + ".pt"], "(3003 chars)...xxx", ""),
         (["verify", "a", "b", "--tolerance", "-1"], "--tolerance '-1'", "1e-3"),
         (["inspect", "no/such/file"], "no/such/file: no such file or folder", ""),
         (["inspect", "no\nsuch\x1bfile"], "no\\nsuch\\x1bfile: no such file", ""),
@@ -147,6 +158,7 @@ def test_mistakes_are_answered_in_one_to_three_lines(
     assert cause in err
     assert hint in err
     assert 1 <= len(err.splitlines()) <= 3
+    assert len(err) < 1000
 
 
 def test_a_path_instead_of_a_verb(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -248,6 +260,85 @@ def test_a_closed_standard_output_is_no_error(tmp_path: Path) -> None:
         assert (tmp_path / "code").read_text() == ("0\n" if "model" in line else "2\n")
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+@pytest.mark.parametrize(
+    "line", ["--version", "--help", "inspect model.safetensors --json", "inspect model.safetensors --tensors"]
+)
+def test_a_full_standard_output_is_an_error_that_says_so(line: str, tmp_path: Path) -> None:
+    corpus.build(tmp_path)
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*RUN, *line.split()], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (2, "tael: error: standard output: no space left on device\n")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_full_standard_error_does_not_change_the_exit_code(more: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*RUN, "inspect", "no/such", *more], stdout=subprocess.PIPE, stderr=full, text=True, check=False
+        )
+    assert done.returncode == 2
+    assert bool(done.stdout) == bool(more)
+
+
+def test_the_version_without_a_standard_output() -> None:
+    done = subprocess.run(["bash", "-c", f"{sys.executable} -m tael --version >&-"], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("module", ["tael.cli.app", "typer", "tael.cli.parser", "tael.cli.formats"])
+def test_an_interrupt_of_an_import_is_no_traceback(module: str) -> None:
+    code = f"""
+import runpy, sys
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            sys.meta_path.remove(self)
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupts())
+sys.argv = ["tael", "formats"]
+runpy.run_module("tael", run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "tael: interrupted\n")
+
+
+def test_a_folder_that_is_gone_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    code, _, err = run("inspect", ".", capsys=capsys)
+    assert code == 2
+    assert err.startswith("tael: error: .: the current folder is gone\n")
+
+
+def test_standard_output_is_no_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus.build(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    before = os.listdir()
+    code, _, err = run("convert", "model.pt", "-", capsys=capsys)
+    assert (code, os.listdir()) == (2, before)
+    assert "-: tael writes files, not to standard output" in err
+
+
+def test_what_a_tensor_does_not_fit_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "text.npy", np.array(["x", "yy"]))
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run("convert", "text.npy", "out.safetensors", capsys=capsys)
+    assert code == 2
+    assert err.startswith("tael: error: text.npy, tensor '")
+
+
 VIEWS = ("", "--tensors", "--tree", "--stats", "--metadata")
 
 
@@ -286,3 +377,10 @@ def test_output_that_the_terminal_cannot_spell_is_escaped() -> None:
     )
     assert done.returncode == 2
     assert b"\\u6743" in done.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/cpuinfo"), reason="needs a file that the system makes up")
+def test_a_file_without_a_size_is_not_called_empty(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run("inspect", "/proc/cpuinfo", capsys=capsys)
+    assert code == 2
+    assert "it has no size" in err

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import json
 import unicodedata
 
 import pytest
@@ -28,6 +29,17 @@ from tael.errors import TaelError
 )
 def test_hostile_names_are_escaped(hostile: str, shown: str) -> None:
     assert text.safe(hostile) == shown
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=())))
+def test_json_shows_nothing_that_acts_on_a_terminal(raw: str) -> None:
+    shown = text.json_line(json.dumps({"name": raw}, ensure_ascii=False))
+    assert shown.isprintable()
+    assert json.loads(shown) == json.loads(json.dumps({"name": raw}))
+
+
+def test_json_keeps_what_is_visible_and_its_own_line_breaks() -> None:
+    assert text.json_line('{\n  "权重\x7f\x9b\u202e\U000e0041"}') == '{\n  "权重\\u007f\\u009b\\u202e\\udb40\\udc41"}'
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=())))

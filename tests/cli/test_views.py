@@ -15,7 +15,9 @@ from tael.cli import app, inspect_views, module_views
 from tael.cli.screen import Screen
 from tael.cli.text import cells
 from tael.core.checkpoint import Checkpoint
+from tael.core.dtypes import DTYPES
 from tael.core.problem import Problem
+from tael.core.tensor import TensorInfo
 from tael.inspection.modules import module_tree
 from tael.inspection.summary import summarize
 
@@ -104,3 +106,16 @@ def test_equal_layers_are_one_row() -> None:
     found = checkpoint({name: np.zeros(size, np.uint8) for name, size in names.items()})
     module_views.tree(Screen(stream), module_tree(tensor.info for tensor in found.tensors.values()))
     assert "h.* ×12" in stream.getvalue()
+
+
+def test_the_largest_of_many_modules_are_found_without_looking_at_all_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    flat = module_tree(TensorInfo(f"t{i}", DTYPES["F32"], (1,)) for i in range(5000))
+    calls: list[str] = []
+    real = module_views.joined
+    monkeypatch.setattr(module_views, "joined", lambda module: calls.append(module.name) or real(module))
+    assert module_views.expanded(flat, 12) == {id(flat)}
+    assert not calls
+    names = [f"{a}.{b}.x{c}" for a in "abc" for b in "defg" for c in range(300)]
+    deep = module_tree(TensorInfo(name, DTYPES["F32"], (1,)) for name in names)
+    assert module_views.expanded(deep, 12) == {id(deep), id(deep.children["a"]), id(deep.children["b"])}
+    assert len(calls) <= 12

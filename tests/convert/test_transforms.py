@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+from collections.abc import Callable
 from dataclasses import replace
 
 import ml_dtypes
@@ -13,7 +16,8 @@ from hypothesis import strategies as st
 
 from building import checkpoint, raw_bytes, tensor, view
 from tael.convert import transforms
-from tael.core.checkpoint import Checkpoint
+from tael.convert.names import glob_regex, matcher
+from tael.core.checkpoint import Checkpoint, Transform
 from tael.core.node import Contiguous
 from tael.core.problem import Problem
 from tael.core.source import BytesSource
@@ -165,6 +169,16 @@ def test_a_map_renames_all_at_once() -> None:
     source = checkpoint({"a": rows(1), "b": rows(2)})
     found = transforms.rename({"a": "b", "b": "a"})(source)
     assert {name: t.shape for name, t in found.tensors.items()} == {"b": (1,), "a": (2,)}
+
+
+def test_a_name_longer_than_readers_take_is_refused() -> None:
+    source = checkpoint({"a": rows(1), "b": rows(2)})
+    assert "x" * 65_536 in transforms.rename({"a": "x" * 65_536})(source).tensors
+    for rules in ([f"a={'x' * 65_537}"], {"a": "x" * 65_537}):
+        with pytest.raises(TransformError, match=r"tensor 'a': the new name would have 65,537 characters"):
+            transforms.rename(rules)(source)
+    long = checkpoint({"x" * 65_537: rows(1), "b": rows(2)})  # opened with other limits
+    assert "c" in transforms.rename({"b": "c"})(long).tensors
 
 
 def test_renaming_moves_ties_and_problems_along() -> None:
@@ -466,3 +480,19 @@ def test_s3_placeholders_of_weights_that_were_not_gathered_are_refused() -> None
         transforms.refuse_ungathered()(checkpoint(empty))
     fine = checkpoint({**empty, "b": rows(1)})
     assert transforms.refuse_ungathered()(fine) is fine
+
+
+@pytest.mark.parametrize("use", [lambda: transforms.select(["[z-a]"]), lambda: transforms.rename(["[z-a]=b"])])
+def test_a_broken_glob_is_called_a_pattern(use: Callable[[], Transform]) -> None:
+    with pytest.raises(TransformError, match=r"'\[z-a\]' is no pattern: bad character range"):
+        use()(tied())
+
+
+def test_globs_take_the_shortest_and_do_not_go_back() -> None:
+    slow = lambda pattern: glob_regex(pattern).replace("(?>(.*?)", "(?:(.*?)")  # noqa: E731
+    texts = ["".join(letters) for n in range(7) for letters in itertools.product("ab", repeat=n)]
+    for pattern in ("*a*b", "**a", "a*b*a*", "*?a*[!a]*b", "*ab*ba*", "a", "?*", "*a*a*a"):
+        for text in texts:
+            found, wanted = (re.fullmatch(make(pattern), text) for make in (glob_regex, slow))
+            assert (found and found.groups()) == (wanted and wanted.groups()), (pattern, text)
+    assert not matcher(["*norm*weight*norm*bias"])("norm.weight" * 5900)

@@ -42,7 +42,7 @@ from tael.errors import (
 
 DATA = random.Random(1).randbytes(1_500_000)
 FILE = "/models/model.safetensors"
-QUICK = Policy(attempts=4, backoff=0.01, longest_wait=1.0, connect=2.0, silence=1.0, patience=8.0)
+QUICK = Policy(attempts=4, backoff=0.01, longest_wait=1.0, connect=2.0, silence=1.0, opening=8.0, patience=8.0)
 
 
 @pytest.fixture
@@ -310,16 +310,17 @@ def test_not_found_and_denied(server: RangeServer) -> None:
     assert "login" in str(caught.value.hint)
 
 
-def test_nobody_listens() -> None:
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_nobody_listens(scheme: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-        with pytest.raises(SourceReadError, match=r"cannot connect to the server \(after 4 tries\)"):
-            HttpSource(f"http://127.0.0.1:{port}/x", QUICK)
+        with pytest.raises(SourceReadError, match=r"cannot connect to the server \(after 3 tries\)"):
+            HttpSource(f"{scheme}://127.0.0.1:{port}/x", QUICK)
 
 
 def test_trickle_ends(server: RangeServer) -> None:
-    source = http(server, patience=0.5, slowest=1 << 30)
+    source = http(server, opening=0.5, slowest=1 << 30)
     server.behaviour.trickle = 0.05
     begin = time.monotonic()
     with pytest.raises(SourceReadError, match="too slow"):
@@ -333,6 +334,100 @@ def test_trickle_of_a_header_ends(server: RangeServer) -> None:
     with pytest.raises(SourceReadError, match="sends nothing more"):
         http(server, attempts=2, silence=0.4)
     assert time.monotonic() - begin < 4
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"trickle_header": 0.05}, {"silent": 3.0}, {"trickle": 0.02}, {"trickle": 0.02, "chunked": True},
+     {"ranges": False, "chunked": True, "no_end": True}, {"ranges": False, "drop_after": 70_000},
+     {"status": 503, "retry_after": "1"}],
+    ids=str,
+)  # fmt: skip
+def test_all_tries_of_opening_end_in_time(server: RangeServer, how: dict[str, Any]) -> None:
+    for name, value in how.items():
+        setattr(server.behaviour, name, value)
+    begin = time.monotonic()
+    with pytest.raises(SourceReadError) as caught:
+        http(server, attempts=50, backoff=0.1, silence=0.5, opening=0.7)
+    assert time.monotonic() - begin < 2
+    assert caught.value.path == server.url(FILE)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("scheme", "first", "again"),
+    [("https", b"", b""), ("http", b"", b"HTTP/1.1 100 Continue\r\n\r\n"), ("http", b"", b"HTTP/1.1 200 OK\r\nX: y"),
+     ("http", b"HTTP/1.1 206 OK\r\nContent-Range: bytes 0-99/100\r\nTransfer-Encoding: chunked\r\n\r\n64;", b"x")],
+)  # fmt: skip
+def test_answers_without_end(scheme: str, first: bytes, again: bytes) -> None:
+    """Each byte comes in time, and no loop of the HTTP library ends: only a limit on the whole helps."""
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+    def answer(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(first)
+            while not over.wait(0.03):
+                connection.sendall(again)
+
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, daemon=True).start()
+        begin = time.monotonic()
+        policy = Policy(attempts=50, backoff=0.1, silence=0.5, opening=0.7)
+        with pytest.raises(SourceReadError, match=r"too slow|sends nothing more|connection"):
+            HttpSource(f"{scheme}://127.0.0.1:{listener.getsockname()[1]}/x", policy)
+        assert time.monotonic() - begin < 2
+        over.set()
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def test_slow_but_steady_is_waited_for(server: RangeServer) -> None:
+    server.behaviour.trickle = 0.005
+    server.files["/f"] = DATA[:150]
+    begin = time.monotonic()
+    assert read(http(server, "/f", opening=0.4, slowest=20), 0, 150) == DATA[:150]
+    assert time.monotonic() - begin > 0.6
+
+
+def test_opening_is_short_and_a_proven_source_is_waited_for_longer() -> None:
+    policy = Policy()
+    assert policy.deadline(1 << 30, 0).left() < 25
+    assert policy.deadline(1, policy.proven).left() > 100
+    assert policy.deadline(1, policy.proven).refusals == policy.attempts > policy.deadline(1, 0).refusals
+
+
+def test_what_comes_again_puts_nothing_off() -> None:
+    deadline = Policy(opening=10.0, slowest=100).deadline(1000, 0)
+    time.sleep(0.3)
+    deadline.reached(20)
+    once = deadline.left()
+    assert 9.8 < once < 10.0
+    deadline.reached(10)
+    deadline.reached(20)
+    assert deadline.left() <= once
+    deadline.reached(1_000_000)
+    assert deadline.left() <= 10.0
+
+
+def test_a_folder_that_answers_slowly_is_given_up(server: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "_FOLDER_SECONDS", 0.3)
+    server.behaviour.silent = 0.2
+    with pytest.raises(SourceReadError, match="too slow"):
+        UrlLocation(server.url("/nothing/")).names()
+    assert len(server.requests) < 4
+
+
+def test_a_folder_on_a_failing_server_is_asked_once(server: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_http, "POLICY", Policy(attempts=2, backoff=0.01))
+    server.behaviour.status = 500
+    with pytest.raises(SourceReadError, match="HTTP 500"):
+        UrlLocation(server.url("/models/")).names()
+    assert len(server.requests) == 2
 
 
 def test_silence_ends(server: RangeServer) -> None:
@@ -369,7 +464,11 @@ def test_a_file_taken_whole_starts_over_and_gives_up(server: RangeServer) -> Non
 def test_a_body_without_its_end_mark(server: RangeServer) -> None:
     """A connection that is not closed and an answer that does not end: all bytes are there all the same."""
     server.behaviour.chunked, server.behaviour.no_end = True, True
-    assert read(http(server, silence=0.3), HEAD, 100) == DATA[HEAD : HEAD + 100]
+    source = http(server)
+    begin = time.monotonic()
+    for offset in range(HEAD, 1_400_000, 4 * BLOCK):
+        assert read(source, offset, BLOCK) == DATA[offset : offset + BLOCK]
+    assert time.monotonic() - begin < remote_http.END_MARK  # waited for once, while opening
 
 
 def test_big_file_without_ranges_is_refused_with_a_way_out(server: RangeServer) -> None:
@@ -679,6 +778,15 @@ def test_urls_that_name_nothing(url: str) -> None:
         locate(url).source()
 
 
+def test_an_invalid_url_is_shown_unless_it_may_hold_a_password() -> None:
+    with pytest.raises(SourceNotFoundError, match=r"not a valid URL: http://host:port/a/m.gguf\n") as caught:
+        locate("http://host:port/a/m.gguf?sig=hunter2").source()
+    assert "hunter2" not in str(caught.value)
+    with pytest.raises(SourceNotFoundError, match="not a valid URL") as caught:
+        locate("http://me:hunter2@host:port/x").source()
+    assert "hunter2" not in str(caught.value)
+
+
 @given(st.text(max_size=30))
 def test_any_text_as_url_gives_our_errors_only(text: str) -> None:
     for url in (f"http://{text}", f"{text}://x"):
@@ -817,12 +925,20 @@ def test_fsspec_changes_are_noticed(store: fsspec.AbstractFileSystem) -> None:
 
 
 @pytest.mark.parametrize(
-    ("raised", "error"),
-    [(PermissionError("s3cret"), SourceReadError), (RuntimeError("s3cret"), SourceReadError),
-     (FileNotFoundError("s3cret"), SourceNotFoundError)],
+    ("raised", "error", "words"),
+    [(PermissionError("s3cret"), SourceReadError, "access denied"),
+     (RuntimeError("s3cret"), SourceReadError, "the store fails"),
+     (socket.gaierror(-2, "s3cret"), SourceReadError, "name cannot be resolved"),
+     (ConnectionRefusedError("s3cret"), SourceReadError, "cannot connect"),
+     (TimeoutError("s3cret"), SourceReadError, "does not answer"),
+     (FileNotFoundError("s3cret"), SourceNotFoundError, "no such file")],
 )  # fmt: skip
 def test_what_drivers_raise(
-    store: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch, raised: Exception, error: type[TaelError]
+    store: fsspec.AbstractFileSystem,
+    monkeypatch: pytest.MonkeyPatch,
+    raised: Exception,
+    error: type[TaelError],
+    words: str,
 ) -> None:
     source = open_url("memory://t/model.safetensors")
 
@@ -830,7 +946,7 @@ def test_what_drivers_raise(
         raise raised
 
     monkeypatch.setattr(type(store), "cat_file", failing)
-    with pytest.raises(error) as caught:
+    with pytest.raises(error, match=words) as caught:
         read(source, 0, 10)
     assert "s3cret" not in str(caught.value)
 

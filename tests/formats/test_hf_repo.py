@@ -16,7 +16,7 @@ from tael.convert import convert, plan_conversion
 from tael.convert.execute import execute
 from tael.core.checkpoint import Checkpoint
 from tael.core.location import locate
-from tael.errors import CorruptFileError, NotAWeightFileError, TaelError, UnsafeContentError
+from tael.errors import CorruptFileError, NotAWeightFileError, TaelError, UnsafeContentError, UnsupportedFormatError
 from tael.formats import open_checkpoint
 from tael.formats.detect import detect
 from tael.formats.hf_repo import FORMAT
@@ -417,3 +417,10 @@ def test_damage_of_the_folder_is_a_tael_error(tmp_path: Path) -> None:
     (source / "model.safetensors").write_bytes(b"")
     with pytest.raises(TaelError, match="the file is empty"):
         open_checkpoint(source)
+
+
+def test_a_folder_of_separate_checkpoints_says_so(tmp_path: Path) -> None:
+    for name in ("onet.pt", "pnet.pt"):
+        (tmp_path / name).write_bytes(b"\x80\x02}q\x00.")
+    with pytest.raises(UnsupportedFormatError, match=r"2 files of weights that make no set: onet\.pt, pnet\.pt"):
+        open_checkpoint(tmp_path)

@@ -378,6 +378,16 @@ def test_a_name_that_it_cannot_spell_is_refused(name: str, tmp_path: Path) -> No
         plan_conversion(building.checkpoint({name: np.zeros(1, np.uint8)}), tmp_path / "x.safetensors")
 
 
+def test_no_name_is_written_that_the_reader_refuses(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    fits, too_long = "é" * 65_536, "é" * 65_537
+    plan_conversion(building.checkpoint({fits: np.zeros(1, np.uint8)}), path)
+    with pytest.raises(UnsupportedTensorError, match=r"its name has 65,537 characters, the limit is 65,536"):
+        plan_conversion(building.checkpoint({too_long: np.zeros(1, np.uint8)}), path)
+    with pytest.raises(UnsupportedTensorError, match="its name has 65,537"):
+        plan_conversion(building.checkpoint({"a": np.zeros(1, np.uint8)}, aliases={too_long: "a"}), path)
+
+
 def test_a_header_that_readers_refuse_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(safetensors_files, "LARGEST_HEADER", 1000)
     checkpoint = building.checkpoint({"a": np.zeros(1, np.uint8)}, metadata={"long": "x" * 1000})

@@ -472,7 +472,7 @@ def test_dangerous_calls_are_named_and_not_run(tmp_path: Path) -> None:
     path.write_bytes(pickle.dumps({"w": np.arange(3), "x": Canary(canary)}))
     with open_checkpoint(path) as checkpoint:
         warning = notes(checkpoint, "warning")
-        assert f"this pickle would run {os.name}.system in torch.load; tael did not" in warning
+        assert f"unpickling this would run {os.name}.system; tael did not" in warning
         assert checkpoint.extras["torch.globals"] == (f"{os.name}.system",)
         assert checkpoint.extras["torch.objects"] == {"x": f"an object of {os.name}.system"}
         assert checkpoint.tensors["w"].numpy().tolist() == [0, 1, 2]

@@ -12,8 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from building import checkpoint, tensor
+from tael.core.dtypes import DTYPES
+from tael.core.node import Span, Strided
+from tael.core.source import BytesSource
+from tael.errors import UnsupportedTensorError
 from tael.inspection import stats as module
 from tael.inspection.stats import Stats, stats, stats_checkpoint
+from tael.verify.reading import checked_chunks
 
 FLOATS = ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz"]
 
@@ -133,3 +138,26 @@ def test_a_checkpoint_in_file_order_with_ties_read_once() -> None:
     assert found[-1].max == 3
     assert recorder.total == recorder.done == sum(range(1, 41)) * 4 + 34
     assert recorder.finished
+
+
+def test_a_wrong_checksum_is_damage_and_other_errors_are_not() -> None:
+    found = stats(tensor("w", np.ones(4, np.float32), check=True))
+    assert (found.damaged, found.error) == (False, None)
+    good = tensor("w", np.ones(4, np.float32), check=True)
+    good.checks[0].crc32 ^= 1
+    found = stats(good)
+    assert found.damaged
+    assert "stored CRC-32" in (found.error or "")
+    assert not stats(tensor("c", np.ones(2, np.complex64))).damaged
+
+
+@pytest.mark.parametrize("rows", [2**40, 2**24])
+def test_a_small_storage_repeated_to_gigabytes_is_refused_unread(rows: int) -> None:
+    view = Strided(DTYPES["F32"], (rows, 16), Span(BytesSource(bytes(64), "s"), 0, 64), 0, (0, 1))
+    found = stats(tensor("w", view))
+    assert (found.damaged, found.min) == (False, None)
+    assert "repeats its storage" in (found.error or "")
+    with pytest.raises(UnsupportedTensorError, match="repeats its storage"):
+        next(checked_chunks(tensor("w", view)))
+    small = Strided(DTYPES["F32"], (100, 16), view.storage, 0, (0, 1))
+    assert stats(tensor("w", small)).zeros == 1600

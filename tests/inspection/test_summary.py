@@ -269,3 +269,29 @@ def test_a_hundred_thousand_tensors_take_seconds() -> None:
     assert time.perf_counter() - start < 10
     assert found.parameters == 100_000
     assert found.modules.children["model"].children["layers.*"].children["experts.*"].repeats == 250
+
+
+def test_numbers_beside_other_digits_keep_apart() -> None:
+    names = [f"h.{i}.mlp.w{k}" for i in (3, 9, 10, 11) for k in (1, 2)]
+    root = module_tree([info(name, 1) for name in names])
+    mlp = root.children["h.*"].children["mlp"]
+    assert root.children["h.*"].repeats == 4
+    assert {name: child.tensors for name, child in mlp.children.items()} == {"w1": 4, "w2": 4}
+
+
+def test_names_without_likes_make_a_bounded_tree() -> None:
+    root = module_tree([info(".".join([f"x{i}y"] * 30), 1) for i in range(30_000)])
+    count, waiting = 0, [root]
+    while waiting:
+        node = waiting.pop()
+        count += 1
+        waiting += node.children.values()
+    assert count <= 200_001
+    assert len(root.children) == root.tensors == 30_000
+
+
+def test_roles_of_names_of_many_characters() -> None:
+    long = "x" * 200_000
+    norms = "norm_" * 20_000 + "-"
+    found = roles([info(f"{long}.bias", 2), info(long, 2, 2), info(norms, 2), info("a/b:0/norm/scale:0", 3)])
+    assert list(found.values()) == ["bias", "weight", "other", "norm scale"]

@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from building import checkpoint
 from tael.convert import convert
 from tael.core.checkpoint import Checkpoint
 from tael.errors import TransformError
 from tael.formats import open_checkpoint
 from tael.training.parts import parts, select
+from tael.training.prefixes import auto_names
 from tael.training.summary import summarize
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "torch"
@@ -283,3 +285,9 @@ def test_a_lightning_checkpoint_becomes_weights_alone(tmp_path: Path) -> None:
         assert back.tensors.keys() == {"model.weight", "model.bias"}
         assert back.metadata["global_step"] == 2
     assert any("optimizer 'optimizer_states': 6 tensors" in str(loss) for loss in done.plan.losses)
+
+
+def test_dots_in_front_are_no_wrapper() -> None:
+    names = ["../../x", ".y", "_orig_mod._orig_mod.z", "a._fsdp_wrapped_module._orig_mod.b"]
+    found = auto_names(checkpoint({name: f32(1) for name in names}))
+    assert list(found.values()) == ["../../x", ".y", "z", "a.b"]

@@ -58,6 +58,17 @@ def test_names_on_one_side() -> None:
         verify(a, b, only=["q"])
 
 
+def test_nothing_compared_is_no_proof() -> None:
+    a, b, none = checkpoint({"x": f32(1)}), checkpoint({"y": f32(1)}), checkpoint({})
+    with pytest.raises(TransformError, match="nothing to compare: no name is in both"):
+        verify(a, b, ignore_missing=True, ignore_extra=True)
+    with pytest.raises(TransformError, match="nothing to compare: neither holds a tensor"):
+        verify(none, none)
+    with pytest.raises(TransformError, match="nothing to compare"):
+        verify(none, b, ignore_extra=True)
+    assert not verify(none, b).equal
+
+
 def test_shape_and_dtype() -> None:
     assert one(f32(1, 2), f32(1, 2).reshape(2, 1)).detail == "shape [2] in A, [2, 1] in B"
     assert one(f32(1), f32(1).view(np.int32)).detail == "F32 in A, I32 in B"

@@ -10,9 +10,12 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import tael
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 VERBS: dict[str, str] = {  # the first line of each verb's help
     "inspect": "What is inside: tensors, types, sizes, training state, metadata, problems.",
@@ -35,17 +38,18 @@ EXAMPLES = (
 def main(args: Sequence[str] | None = None) -> int:
     """Run one command line (without the program's name) and return its exit code."""
     line = list(sys.argv[1:] if args is None else args)
-    if line == ["--version"]:  # asked for by scripts: no need to load the option parser
-        sys.stdout.write(f"tael {tael.__version__}\n")
-        return 0
-    _prepare_streams()
-    from tael.cli import failure
-
-    gc.set_threshold(100_000, 50, 50)  # headers are many objects that stay: the defaults walk them again and again
-    try:
-        code = _run(line)
+    try:  # imports, too, take long enough to be interrupted
+        _prepare_streams()
+        if line == ["--version"]:  # asked for by scripts: no need to load the option parser
+            sys.stdout.write(f"tael {tael.__version__}\n")
+            code = 0
+        else:
+            gc.set_threshold(100_000, 50, 50)  # headers are many objects that stay: by default they are walked often
+            code = _run(line)
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
+        from tael.cli import failure
+
         return failure.report(error, as_json="--json" in line)
     return code
 

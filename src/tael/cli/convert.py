@@ -9,6 +9,7 @@ from tael.cli import convert_views, options, output, screen
 from tael.cli.help import Example
 from tael.cli.options import RUNNING, SAFETY, TENSORS, argument, flag, value
 from tael.cli.progress import bar
+from tael.errors import TaelError
 
 EXAMPLES = (
     Example("tael convert model.pt model.safetensors", "another container, every byte kept"),
@@ -31,7 +32,7 @@ def convert(
     ] = None,
     saturate: Annotated[bool, flag("--saturate", "Clamp values that the type cannot hold, instead of inf.")] = False,
     shard_size: Annotated[
-        str | None, value("--shard-size", "SIZE", "Cut into files of at most SIZE: 5GB, 500MB, 4.2GiB.")
+        str | None, value("--shard-size", "SIZE", "Start another file at SIZE: 5GB, 500MB, 4.2GiB.")
     ] = None,
     select: options.Select = None,
     drop: Annotated[
@@ -55,7 +56,7 @@ def convert(
     allow_expand: Annotated[
         bool, flag("--allow-expand", "Write out views that repeat what they store once.", TENSORS)
     ] = False,
-    verify: Annotated[bool, flag("--verify", "Open the result and compare it with the source.", SAFETY)] = False,
+    verify: Annotated[bool, flag("--verify", "Open the result and compare it with the plan.", SAFETY)] = False,
     strict: Annotated[bool, flag("--strict", "Stop if the target cannot hold something.", SAFETY)] = False,
     skip_damaged: Annotated[bool, flag("--skip-damaged", "Leave out tensors whose bytes are damaged.", SAFETY)] = False,
     force: Annotated[bool, flag("--force", "Replace DST if it is there.", SAFETY)] = False,
@@ -80,6 +81,8 @@ def convert(
     from tael.convert.execute import default_threads
 
     workers = options.threads(threads)
+    if saturate and dtype is None:
+        raise TaelError("--saturate without --dtype: nothing is cast", hint="see `tael convert --help`")
     try:
         result = run(
             src,

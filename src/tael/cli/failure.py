@@ -6,17 +6,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 import os
 import signal
 import sys
 import traceback
-from typing import Any
+from typing import Any, TextIO
 
 from tael.cli import screen
-from tael.cli.text import safe
-from tael.errors import TaelError
+from tael.cli.text import json_line, safe
+from tael.errors import TaelError, clip_path
 
 OK = 0
 FINDING = 1
@@ -26,28 +27,61 @@ READER_LEFT = 128 + 13  # SIGPIPE, which Windows does not have
 
 _LONGEST_LINE = 1200
 _HINT_LINES = 3
+_PRINTERS = ("tael.cli.", "typer.", "click.")
 
 
 def report(error: BaseException, *, as_json: bool = False) -> int:
     """Say what went wrong, and return the exit code."""
+    _flush(sys.stdout)
     if isinstance(error, BrokenPipeError):
         return READER_LEFT
-    if os.environ.get("TAEL_DEBUG"):
-        traceback.print_exception(error, file=sys.stderr)
-    if isinstance(error, KeyboardInterrupt):
-        _say("interrupted", "", str(error) or None)
-        return INTERRUPTED
+    interrupted = isinstance(error, KeyboardInterrupt)
     facts = explain(error)
-    if as_json:
-        sys.stdout.write(json.dumps({"schema": "tael.error/1", **facts}, ensure_ascii=False) + "\n")
-    where = [safe(facts["path"])] if facts["path"] is not None else []
+    if isinstance(error, OSError) and facts["path"] is None and _of_output(error):
+        facts["path"] = "standard output"
+    if as_json and not interrupted:
+        with contextlib.suppress(OSError):
+            sys.stdout.write(json_line(json.dumps({"schema": "tael.error/1", **facts}, ensure_ascii=False)) + "\n")
+    with contextlib.suppress(OSError):  # where nobody can be told, the exit code still says it
+        if os.environ.get("TAEL_DEBUG"):
+            traceback.print_exception(error, file=sys.stderr)
+        if interrupted:
+            _say("interrupted", "", str(error) or None)
+        else:
+            _tell(facts)
+    _flush(sys.stdout)
+    _flush(sys.stderr)
+    return INTERRUPTED if interrupted else ERROR
+
+
+def _of_output(error: OSError) -> bool:
+    """Was it raised as something was printed? The system's error names no stream, but whoever wrote to it does."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    return bool(frames) and frames[-1][0].f_globals.get("__name__", "").startswith(_PRINTERS)
+
+
+def _flush(stream: TextIO) -> None:
+    """Write out what is waiting. A stream that cannot take it goes nowhere from now on, or Python's exit would fail."""
+    try:
+        stream.flush()
+    except (OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, stream.fileno())
+        except (OSError, ValueError):
+            pass  # closed, or no stream of the system
+        finally:
+            os.close(nowhere)
+
+
+def _tell(facts: dict[str, Any]) -> None:
+    where = [safe(clip_path(facts["path"]))] if facts["path"] is not None else []
     if facts["tensor"] is not None:
         where.append(f"tensor '{safe(facts['tensor'], 120)}'")
     if facts["offset"] is not None:
         where.append(f"byte {facts['offset']:,}")
     label = "bug" if facts["bug"] else "error"
     _say(label, ": ".join([*([", ".join(where)] if where else []), safe(facts["cause"], _LONGEST_LINE)]), facts["hint"])
-    return ERROR
 
 
 def explain(error: BaseException) -> dict[str, Any]:
@@ -60,6 +94,8 @@ def explain(error: BaseException) -> dict[str, Any]:
         return facts | {name: getattr(error, name) for name in ("cause", "path", "tensor", "offset", "hint")}
     if hasattr(error, "format_message"):  # what the option parser raises
         return facts | {"error": "UsageError"} | _usage(error)
+    if isinstance(error, FileNotFoundError) and error.filename is None and not _is_somewhere():
+        return facts | {"cause": "the current folder is gone", "path": ".", "hint": "change to a folder that is there"}
     if isinstance(error, OSError) and error.strerror:
         return facts | {"cause": error.strerror.lower(), "path": error.filename}
     if isinstance(error, MemoryError):
@@ -69,6 +105,15 @@ def explain(error: BaseException) -> dict[str, Any]:
         "cause": f"{type(error).__name__}: {error}",
         "hint": "this is a mistake in tael, not in your file: run again with TAEL_DEBUG=1 and report what it prints",
     }
+
+
+def _is_somewhere() -> bool:
+    """Does the current folder exist?"""
+    try:
+        os.getcwd()
+    except OSError:
+        return False
+    return True
 
 
 def _usage(error: Any) -> dict[str, Any]:

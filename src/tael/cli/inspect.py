@@ -13,6 +13,7 @@ from tael.cli.progress import bar
 
 if TYPE_CHECKING:
     from tael.core.checkpoint import Checkpoint
+    from tael.inspection.stats import Stats
 
 EXAMPLES = (
     Example("tael inspect model.safetensors", "the summary, on one screen however large the model is"),
@@ -45,28 +46,31 @@ def inspect(
     """
     from tael.convert.transforms import select as selected
     from tael.formats import open_checkpoint
+    from tael.inspection.stats import stats_checkpoint
 
     with open_checkpoint(path, source_format) as checkpoint:
         if select:
             checkpoint = selected(select)(checkpoint)
+        figures = list(stats_checkpoint(checkpoint, bar(quiet))) if stats else None
         if as_json:
-            _print_json(checkpoint, stats, quiet)
+            _print_json(checkpoint, figures)
         else:
-            _print(checkpoint, tensors=tensors or bool(select), tree=tree, stats=stats, metadata=metadata, quiet=quiet)
-        return 1 if checkpoint.fatal() else 0
+            _print(checkpoint, figures, tensors or bool(select), tree=tree, metadata=metadata, quiet=quiet)
+        return 1 if checkpoint.fatal() or any(found.damaged for found in figures or ()) else 0
 
 
-def _print(checkpoint: Checkpoint, *, tensors: bool, tree: bool, stats: bool, metadata: bool, quiet: bool) -> None:
-    from tael.inspection.stats import stats_checkpoint
+def _print(
+    checkpoint: Checkpoint, figures: list[Stats] | None, tensors: bool, *, tree: bool, metadata: bool, quiet: bool
+) -> None:
     from tael.inspection.summary import summarize
 
     out, summary = screen.stdout(), summarize(checkpoint)
     if not quiet:
         views.title(out, summary, len(checkpoint.sources))
-        if stats or tree or metadata or tensors:
+        if figures is not None or tree or metadata or tensors:
             out.line()
-    if stats:
-        views.statistics(out, checkpoint, list(stats_checkpoint(checkpoint, bar(quiet))))
+    if figures is not None:
+        views.statistics(out, checkpoint, figures)
     elif tree:
         module_views.tree(out, summary.modules)
     elif metadata:
@@ -79,14 +83,12 @@ def _print(checkpoint: Checkpoint, *, tensors: bool, tree: bool, stats: bool, me
     views.problems(out, [problem for problem in summary.problems if problem.severity == "fatal"], 10, summary.path)
 
 
-def _print_json(checkpoint: Checkpoint, stats: bool, quiet: bool) -> None:
+def _print_json(checkpoint: Checkpoint, figures: list[Stats] | None) -> None:
     from dataclasses import asdict
 
-    from tael.inspection.stats import stats_checkpoint
     from tael.inspection.summary import to_json
 
     body = to_json(checkpoint)
-    if stats:
-        found = [asdict(figures) for figures in stats_checkpoint(checkpoint, bar(quiet))]
-        body["stats"] = [{key: output.plain(value) for key, value in figures.items()} for figures in found]
+    if figures is not None:
+        body["stats"] = [{key: output.plain(value) for key, value in asdict(found).items()} for found in figures]
     output.document(body.pop("schema"), body)

@@ -36,7 +36,7 @@ def title(out: Screen, summary: Summary, files: int) -> None:
     facts = [
         registry.get(summary.format).title,
         plural(summary.tensors, "tensor"),
-        f"{count(summary.parameters)} parameters",
+        f"{count(summary.parameters)} parameter{'s' * (summary.parameters != 1)}",
         size(summary.nbytes),
     ]
     out.line(out.paint(safe(summary.path), "bold"))
@@ -164,7 +164,9 @@ def statistics(out: Screen, checkpoint: Checkpoint, figures: Sequence[Stats]) ->
     table(out, columns, rows)
     for found in figures:
         if found.error:
-            out.line(f"  {out.paint('no figures', 'yellow')}  {safe(found.name, 120)}: {safe(found.error, 300)}")
+            out.line(
+                f"  {out.paint('damaged', 'red') if found.damaged else out.paint('no figures', 'yellow')}  {safe(found.name, 120)}: {safe(found.error, 300)}"
+            )
 
 
 def metadata(out: Screen, entries: Mapping[str, Any], most: int | None) -> None:

@@ -46,8 +46,8 @@ def joined(module: Module, *, whole: bool = False) -> tuple[str, list[int], Modu
 def expanded(root: Module, most: int) -> set[int]:
     """Which modules to open so that about `most` rows are shown, the largest first. By `id`, root included."""
     opened, rows = {id(root)}, len(root.children)
-    waiting = [joined(child)[2] for child in root.children.values()]
-    while waiting:
+    waiting = [joined(child)[2] for child in root.children.values()] if rows < most else []
+    while waiting and rows + 2 <= most:  # else nothing fits: so there are never more than `most` to choose from
         module = max(waiting, key=lambda candidate: candidate.nbytes)
         waiting.remove(module)
         if len(module.children) > 1 and rows + len(module.children) <= most:

@@ -51,7 +51,7 @@ def size(text: str | None) -> int | None:
 def threads(text: str | None) -> int | None:
     if text is None:
         return None
-    if not text.isdecimal() or not 1 <= int(text) <= 1024:
+    if not text.isdecimal() or len(text) > 9 or not 1 <= int(text) <= 1024:
         raise TaelError(f"--threads '{safe(text, 40)}': not a number from 1 to 1024")
     return int(text)
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tael.cli.screen import Screen
-from tael.cli.text import safe
+from tael.cli.text import json_line, safe
 from tael.core.problem import Loss, Problem
 
-_SURROGATE = re.compile("[\ud800-\udfff]")  # in a file name that is no UTF-8: JSON has it as an escape only
 _STYLES = {"note": "dim", "warning": "yellow", "fatal": "red"}
 _LONGEST = 600
 _LABEL = 10  # columns
@@ -26,7 +24,7 @@ def document(schema: str, body: Mapping[str, Any]) -> None:
     """Print `body` as JSON that names its schema: one line, on a terminal many. It has no nan, no inf: `plain`."""
     indent = 2 if sys.stdout.isatty() else None
     text = json.dumps({"schema": schema, **body}, ensure_ascii=False, allow_nan=False, default=str, indent=indent)
-    sys.stdout.write(_SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
+    sys.stdout.write(json_line(text) + "\n")
 
 
 def plain(value: Any) -> Any:

@@ -69,6 +69,15 @@ class VerbCommand(TyperCommand):
 
     examples: tuple[help.Example, ...] = ()
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        rest = super().parse_args(ctx, args)
+        for param in self.params:  # an empty variable of a script must not read as "not given"
+            given = ctx.params.get(param.name or "")
+            if given == "" or (isinstance(given, (list, tuple)) and "" in given):
+                name = max(param.opts, key=len) if param.param_type_name == "option" else (param.metavar or param.name)
+                raise TaelError(f"{name} is empty", hint=f"see `{ctx.command_path} --help`")
+        return rest
+
     def get_params(self, ctx: Any) -> Any:
         return _as_typed(super().get_params(ctx))
 

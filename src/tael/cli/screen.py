@@ -72,7 +72,7 @@ def stderr() -> Screen:
 
 def _terminal_width(stream: TextIO) -> int:
     wanted = os.environ.get("COLUMNS", "")
-    if wanted.isdecimal() and int(wanted) > 0:
+    if wanted.isdecimal() and len(wanted) < 9 and int(wanted) > 0:
         return max(int(wanted), 20)
     try:
         return max(os.get_terminal_size(stream.fileno()).columns, 20)

@@ -7,6 +7,7 @@ bidirectional overrides would let a file draw on the terminal. Everything of the
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from tael.errors import TaelError
 
 LONGEST_NAME = 200  # characters of a tensor's name that a table shows
 _OURS = str.maketrans("", "", "━╸…·×")  # what we draw with: one cell each
+_HIDDEN = re.compile(r"[^\x20-\x7e\n]")  # and what may be
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\0": "\\0"}
 
 
@@ -36,6 +38,15 @@ def _escape(char: str) -> str:
     if code < 0x100:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def json_line(text: str) -> str:
+    """JSON with what is not plainly visible as its escapes: it may be shown on a terminal, and a surrogate of a file
+    name that is no UTF-8 can be spelled in no other way. The line breaks between values stay.
+    """
+    if text.isascii() and "\x7f" not in text:
+        return text
+    return _HIDDEN.sub(lambda found: found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1], text)
 
 
 def safe_lines(text: str) -> list[str]:
@@ -144,7 +155,7 @@ def shape(dims: Sequence[int]) -> str:
     return f"[{', '.join(map(str, dims))}]"
 
 
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([a-z]*)", re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]{0,20})(?:\.([0-9]{1,20}))?\s*([a-z]*)", re.IGNORECASE)
 _FACTORS = {
     "": 1, "b": 1,
     "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9, "t": 10**12, "tb": 10**12,
@@ -155,8 +166,10 @@ _FACTORS = {
 def parse_size(text: str) -> int:
     """ "5GB", "4.2GiB", "500 MB", "1000000" in bytes. Raises `TaelError`."""
     found = _SIZE.fullmatch(text.strip())
-    factor = _FACTORS.get(found[2].lower()) if found else None
-    value = int(float(found[1]) * factor) if found and factor else 0
+    value = 0
+    if found:
+        whole, decimals, unit = found[1], found[2] or "", found[3].lower()
+        value = int(f"0{whole}{decimals}") * _FACTORS.get(unit, 0) // 10 ** len(decimals)
     if value < 1:
         raise TaelError(f"'{safe(text, 40)}' is no size", hint="write it like 5GB, 4.2GiB, 500MB or 1000000")
     return value

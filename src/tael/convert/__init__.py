@@ -26,6 +26,7 @@ from tael.errors import (
     TargetError,
     TransformError,
     UnsupportedFormatError,
+    clip,
 )
 from tael.formats import open_checkpoint, registry
 from tael.formats.registry import Format
@@ -90,6 +91,9 @@ def convert(
     strict: raise `LossRefusedError` if the target cannot hold something. verify: compare the result with the source.
     Memory stays within `max_memory`, which does not depend on the size of the model.
     """
+    select, drop, rename = ((rules,) if isinstance(rules, str) else rules for rules in (select, drop, rename))
+    if shard_size is not None and not isinstance(shard_size, int):
+        raise TransformError(f"shard_size {shard_size!r} is not a number of bytes")
     with open_checkpoint(src, source_format, limits) as opened, _naming(opened.path):
         checkpoint = select_tensors(
             opened,
@@ -115,7 +119,8 @@ def convert(
             )
         known = {problem.what for problem in opened.problems}
         new = [problem for problem in checkpoint.problems if problem.what not in known]
-        result = Conversion(plan, opened.path, opened.format, opened.problems, notes=[str(problem) for problem in new])
+        notes = [*map(str, new), *_about_ties(checkpoint, plan)]
+        result = Conversion(plan, opened.path, opened.format, opened.problems, notes=notes)
         if dry_run:
             return result
         result.report = run_plan(
@@ -242,6 +247,16 @@ def target_format(path: str, to: str | None = None) -> Format:
         path=path,
         hint=f"name it with --to, or end in {', '.join(fmt.suffixes[0] for fmt in writable)}",
     )
+
+
+def _about_ties(checkpoint: Checkpoint, plan: Plan) -> list[str]:
+    """What readers other than tael do not see in a container whose tensors cannot share their bytes."""
+    ties = [f"{alias} = {owner}" for alias, owner in checkpoint.aliases.items()]
+    if not ties or plan.format == "torch" or any(loss.kind == "alias" for loss in plan.losses):
+        return []
+    more = f" and {len(ties) - 3:,} more" if len(ties) > 3 else ""
+    count = "1 tied name is" if len(ties) == 1 else f"{len(ties):,} tied names are"
+    return [f"{count} stored once, the tie in the metadata: {clip(', '.join(ties[:3]))}{more}"]
 
 
 def _reopened_path(plan: Plan) -> str:

@@ -138,7 +138,7 @@ class Target:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Plan:
     """`files` in the order in which they get their final names: an index comes last.
 
@@ -151,6 +151,9 @@ class Plan:
     files: tuple[OutputFile, ...]
     losses: tuple[Loss, ...] = ()
     checks: tuple[Check, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Plan {self.path!r}: {self.format}, {len(self.files):,} files, {self.nbytes:,} bytes>"
 
     @property
     def nbytes(self) -> int:

@@ -146,7 +146,7 @@ def _renamed(checkpoint: Checkpoint, names: Mapping[str, str]) -> Checkpoint:
             raise TransformError("the new name would be empty", path=checkpoint.path, tensor=old)
         if len(new) > DEFAULT.name_bytes and new != old:
             raise TransformError(
-                f"the new name would have {len(new):,} characters, no reader here takes more than {DEFAULT.name_bytes:,}",
+                f"the new name would have {len(new):,} characters, the limit is {DEFAULT.name_bytes:,}",
                 path=checkpoint.path,
                 tensor=old,
             )

@@ -17,7 +17,7 @@ from tael.errors import CorruptFileError, TransformError
 MetaValue = Any
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Checkpoint:
     """Headers only. Close it, or use it as a context manager, to release its files.
 
@@ -34,6 +34,9 @@ class Checkpoint:
     problems: Sequence[Problem] = ()
     losses: Sequence[Loss] = ()
     sources: Sequence[ByteSource] = ()
+
+    def __repr__(self) -> str:
+        return f"<Checkpoint {self.path!r}: {self.format}, {len(self.tensors):,} tensors, {self.nbytes:,} bytes>"
 
     def __enter__(self) -> Checkpoint:
         return self

@@ -7,6 +7,7 @@ Names found in files only ever extend the folder of the URL that the user gave, 
 from __future__ import annotations
 
 import posixpath
+import time
 import urllib.request
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ _USUAL = (
     "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
     "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja",
 )  # fmt: skip
+_FOLDER_SECONDS = 10.0  # for asking after all of them
 
 
 def locate_url(url: str) -> Location:
@@ -106,16 +108,29 @@ class UrlLocation:
         if not self.is_dir:
             return None
         if self._names is None:
-            self._names, denied = [], None
-            for name in _USUAL:
-                try:
-                    if self.child(name).exists():
-                        self._names.append(name)
-                except SourceReadError as error:  # some stores deny what is not there
-                    denied = error
-            if denied is not None and not self._names:
-                raise denied
+            self._names = self._ask_for_usual()
         return sorted(self._names) or None
+
+    def _ask_for_usual(self) -> list[str]:
+        from tael.core.remote_client import RefusedError
+
+        names: list[str] = []
+        denied, until = None, time.monotonic() + _FOLDER_SECONDS
+        for name in _USUAL:
+            if time.monotonic() > until:
+                raise SourceReadError(
+                    f"the server is too slow: {_FOLDER_SECONDS:.0f} s went by in asking which files the folder has",
+                    path=self.path,
+                    hint="name a file of it, or download it first",
+                )
+            try:
+                if self.child(name).exists():
+                    names.append(name)
+            except RefusedError as error:  # some stores deny what is not there
+                denied = error
+        if denied is not None and not names:
+            raise denied
+        return names
 
 
 def _scheme(url: str) -> str:

@@ -17,7 +17,7 @@ from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 import urllib3
 from urllib3 import BaseHTTPResponse, exceptions
 
-from tael.core.remote_pool import pool, proxy, redact
+from tael.core.remote_pool import pool, proxy, queued, redact
 from tael.errors import SourceNotFoundError, SourceReadError, TaelError, clip
 
 T = TypeVar("T")
@@ -37,23 +37,57 @@ class Policy:
     backoff: float = 0.5  # before the second try; then it doubles
     longest_wait: float = 30.0  # that a server may ask for (Retry-After)
     connect: float = 10.0
-    silence: float = 30.0  # between two packets, and for the whole header of an answer
-    patience: float = 120.0  # for one read with all its tries, besides what its bytes take ...
+    silence: float = 20.0  # between two packets, and for the whole header of an answer
+    opening: float = 22.0  # for one read with all its tries, besides what bytes that came take ...
     slowest: int = 16 << 10  # ... at so many a second
+    patience: float = 120.0  # instead of `opening`, so that a long conversion outlives a hiccup ...
+    proven: int = 8 << 20  # ... of a source that has brought so many bytes
+    refusals: int = 3  # tries where nobody listens, of a source that is not proven
 
-    def deadline(self, nbytes: int) -> float:
-        return time.monotonic() + self.patience + nbytes / self.slowest
+    def deadline(self, nbytes: int, received: int) -> Deadline:
+        """For a read of `nbytes` from a source that has brought `received` bytes before."""
+        if received >= self.proven:
+            return Deadline(self.patience + nbytes / self.slowest, self.slowest, self.attempts)
+        return Deadline(self.opening, self.slowest, min(self.attempts, self.refusals))
 
 
 POLICY = Policy()
 
 
+class Deadline:
+    """When one read is given up: after `seconds`, and what comes puts that off, but never by more than `seconds`.
+
+    So a trickle ends soon, however much is asked for, and a slow but steady transfer does not.
+    """
+
+    def __init__(self, seconds: float, slowest: int, refusals: int) -> None:
+        self.refusals = refusals
+        self._seconds, self._slowest = seconds, slowest
+        self._at, self._most = time.monotonic() + seconds, 0
+
+    def left(self) -> float:
+        return self._at - time.monotonic()
+
+    def reached(self, position: int) -> None:
+        """So many bytes of the read are there. What a new try brings again puts nothing off."""
+        if position > self._most:
+            self._at = min(time.monotonic() + self._seconds, self._at + (position - self._most) / self._slowest)
+            self._most = position
+
+    def put_off(self, seconds: float) -> None:
+        self._at += seconds
+
+
 class TryAgain(Exception):
     """This try failed, after `received` bytes; the next may not. `wait`: seconds that the server asked for."""
 
-    def __init__(self, cause: str, *, wait: float | None = None, received: int = 0) -> None:
+    def __init__(self, cause: str, *, wait: float | None = None, received: int = 0, refused: bool = False) -> None:
         super().__init__(cause)
-        self.cause, self.wait, self.received = cause, wait, received
+        self.cause, self.wait, self.received, self.refused = cause, wait, received, refused
+
+
+class RefusedError(SourceReadError):
+    """The server will not give this file, and says so: what some stores answer of files that are not there."""
 
 
 def split_url(url: str) -> SplitResult:
@@ -65,8 +99,9 @@ def split_url(url: str) -> SplitResult:
             return parts
     except ValueError:
         pass
-    # Where the password ends in a broken URL is anyone's guess, so none of it is shown.
-    raise SourceNotFoundError(f"is not a valid URL: {clip(url.partition('://')[0])}://...")
+    # Where the password ends in a broken URL is anyone's guess: with an @ in it, none of it is shown.
+    shown = f"{url.partition('://')[0]}://..." if "@" in url else redact(url)
+    raise SourceNotFoundError(f"is not a valid URL: {clip(shown)}", hint="https://HOST/PATH/FILE")
 
 
 class Client:
@@ -83,7 +118,7 @@ class Client:
         self._start = parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="").geturl()
         self._where = self._start
 
-    def retrying(self, action: Callable[[], T], deadline: float) -> T:
+    def retrying(self, action: Callable[[], T], deadline: Deadline) -> T:
         """What `action` returns, tried again after `TryAgain` as often and as long as the policy allows."""
         failures = 0
         while True:
@@ -92,28 +127,30 @@ class Client:
             except TryAgain as failure:
                 failures = 1 if failure.received >= PROGRESS else failures + 1
                 wait = self.policy.backoff * 2 ** (failures - 1) if failure.wait is None else failure.wait
-                if failures >= self.policy.attempts or time.monotonic() + wait > deadline:
+                most = deadline.refusals if failure.refused else self.policy.attempts
+                if failures >= most or wait >= deadline.left():
+                    asked = f" and asks to wait {failure.wait:,.0f} s" if failure.wait else ""
                     tries = f" (after {failures} tries)" if failures > 1 else ""
                     raise SourceReadError(
-                        f"{failure.cause}{tries}",
+                        f"{failure.cause}{asked}{tries}",
                         path=self.name,
                         hint="check the connection and the link, then run again",
                     ) from None
                 time.sleep(wait)
 
     @contextmanager
-    def get(self, headers: Mapping[str, str]) -> Iterator[BaseHTTPResponse]:
+    def get(self, headers: Mapping[str, str], deadline: Deadline) -> Iterator[BaseHTTPResponse]:
         """The answer (200, 206, 412 or 416), its body unread. Raises `TryAgain` or a `SourceError`."""
-        response = self._follow(headers)
+        response = self._follow(headers, deadline)
         try:
             yield response
         finally:
             _hand_back(response)
 
-    def _follow(self, headers: Mapping[str, str]) -> BaseHTTPResponse:
+    def _follow(self, headers: Mapping[str, str], deadline: Deadline) -> BaseHTTPResponse:
         for _ in range(REDIRECTS + 1):
             where = self._where
-            response = self._ask(where, headers)
+            response = self._ask(where, headers, deadline)
             if response.status in (200, 206, 412, 416):
                 return response
             _hand_back(response)
@@ -130,8 +167,10 @@ class Client:
             f"more than {REDIRECTS} redirects", path=self.name, hint="open the link in a browser and copy where it ends"
         )
 
-    def _ask(self, where: str, headers: Mapping[str, str]) -> BaseHTTPResponse:
+    def _ask(self, where: str, headers: Mapping[str, str], deadline: Deadline) -> BaseHTTPResponse:
         parts = split_url(where)
+        left = max(deadline.left(), 0.01)
+        connect, silence = min(self.policy.connect, left), min(self.policy.silence, left)
         auth = self._auth if _origin(parts) == self._origin else {}
         try:
             return pool(proxy(parts)).request(
@@ -143,10 +182,12 @@ class Client:
                 preload_content=False,
                 decode_content=False,
                 pool_timeout=self.policy.patience,
-                timeout=urllib3.Timeout(connect=self.policy.connect, read=self.policy.silence),
+                timeout=urllib3.Timeout(connect=connect, read=silence),
             )
         except exceptions.HTTPError as error:
             raise self.failure(error) from None
+        finally:
+            deadline.put_off(queued())
 
     def _redirected(self, where: str, location: str) -> str:
         try:
@@ -180,8 +221,8 @@ class Client:
             hint = "the link may have expired or need a login: open it in a browser, or download the file there"
             if self._origin[1] == "huggingface.co":
                 hint = "it may be gated or private: set HF_TOKEN and name it hf://OWNER/MODEL/FILE"
-            return SourceReadError(f"access denied (HTTP {status})", path=self.name, hint=hint)
-        return SourceReadError(
+            return RefusedError(f"access denied (HTTP {status})", path=self.name, hint=hint)
+        return RefusedError(
             f"the server answers HTTP {status}", path=self.name, hint="open the link in a browser to see what it says"
         )
 
@@ -196,7 +237,7 @@ class Client:
             return SourceNotFoundError("is not a valid URL", path=self.name)
         for kind, cause in _FAILURES:
             if isinstance(error, kind):
-                return TryAgain(cause, received=received)
+                return TryAgain(cause, received=received, refused=kind in _REFUSED)
         return TryAgain(f"the connection failed ({type(error).__name__})", received=received)
 
 
@@ -208,6 +249,7 @@ _FAILURES: tuple[tuple[type[Exception], str], ...] = (  # the more special first
     (exceptions.ReadTimeoutError, "the server sends nothing more"),
     (exceptions.ProtocolError, "the connection broke"),
 )
+_REFUSED = frozenset((exceptions.NameResolutionError, exceptions.NewConnectionError))
 
 
 def _origin(parts: SplitResult) -> tuple[str, str, int]:

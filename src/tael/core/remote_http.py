@@ -20,14 +20,15 @@ from urllib3 import BaseHTTPResponse
 from urllib3.exceptions import HTTPError
 
 from tael.core.readahead import ReadAhead
-from tael.core.remote_client import POLICY, Client, Policy, TryAgain
-from tael.core.remote_pool import redact
+from tael.core.remote_client import POLICY, Client, Deadline, Policy, TryAgain
+from tael.core.remote_pool import hang_up, redact, socket_of
 from tael.core.source import SourceId
 from tael.errors import CorruptFileError, SourceChangedError, SourceReadError
 
 HEAD = 64 << 10
 WHOLE = 8 << 20  # the most that is taken from a server without ranges
 STEP = 256 << 10  # one piece from the socket
+END_MARK = 0.5  # seconds to wait for the end of an answer whose bytes are all there
 
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
 _NUMBER = re.compile(r"\d{1,19}")
@@ -58,6 +59,8 @@ class HttpSource:
         self.url, self.name = url, redact(url)
         self._policy = policy or POLICY
         self._client = Client(url, self._policy)
+        self._received = 0  # bytes, of all answers
+        self._ends = True  # its chunked answers have an end mark
         self._version, head = self._look(HEAD)
         self.size = self._version.size
         self.identity: SourceId = (self.size, self._version.etag, self._version.modified, zlib.crc32(head))
@@ -89,7 +92,7 @@ class HttpSource:
 
     def _look(self, count: int) -> tuple[Version, bytes]:
         """Version and the first `count` bytes; of a server without ranges, the whole (small) file."""
-        deadline = self._policy.deadline(count)
+        deadline = self._policy.deadline(count, self._received)
 
         def look() -> tuple[Version, bytes]:
             try:
@@ -100,31 +103,30 @@ class HttpSource:
 
         return self._client.retrying(look, deadline)
 
-    def _look_once(self, count: int, deadline: float) -> tuple[Version, bytes]:
-        with self._client.get({"Range": f"bytes=0-{count - 1}"}) as response:
+    def _look_once(self, count: int, deadline: Deadline) -> tuple[Version, bytes]:
+        with self._client.get({"Range": f"bytes=0-{count - 1}"}, deadline) as response:
             if response.status == 206:
                 first, last, size = self._content_range(response)
                 if first != 0 or last >= count or last + 1 < min(count, size):
                     raise self._nonsense(f"bytes {first}-{last} of {size} for bytes 0-{count - 1}")
                 body = bytearray(last + 1)
-                if self._receive(response, memoryview(body), deadline) < len(body):
+                if self._receive(response, memoryview(body), 0, deadline) < len(body):
                     raise TryAgain("the connection broke")
                 return _version(response, size), bytes(body)
             if response.status == 200:
-                return self._take_whole(response)
+                return self._take_whole(response, deadline)
             if response.status == 416 and response.headers.get("Content-Range", "").strip() == "bytes */0":
                 return _version(response, 0), b""
         raise SourceReadError(
             f"the server refuses ranges (HTTP {response.status})", path=self.name, hint=self._download_hint()
         )
 
-    def _take_whole(self, response: BaseHTTPResponse) -> tuple[Version, bytes]:
+    def _take_whole(self, response: BaseHTTPResponse, deadline: Deadline) -> tuple[Version, bytes]:
         self._check_encoding(response)
         promised = response.headers.get("Content-Length")
         if promised is None or (_NUMBER.fullmatch(promised) and int(promised) <= WHOLE):
             room = memoryview(bytearray(WHOLE + 1 if promised is None else int(promised)))
-            deadline = self._policy.deadline(len(room))
-            got = self._receive(response, room, deadline)
+            got = self._receive(response, room, 0, deadline)
             if promised is not None and got < len(room):
                 raise TryAgain("the connection broke")
             if got <= WHOLE:
@@ -137,27 +139,28 @@ class HttpSource:
     # --- ranges -------------------------------------------------------------------------------------------------------
 
     def _fetch(self, offset: int, buffer: memoryview) -> None:
-        deadline = self._policy.deadline(len(buffer))
+        deadline = self._policy.deadline(len(buffer), self._received)
         done = 0
 
         def go_on() -> None:
             nonlocal done
             while done < len(buffer):
                 try:
-                    done += self._fetch_once(offset + done, buffer[done:], deadline)
+                    done += self._fetch_once(offset, buffer, done, deadline)
                 except TryAgain as failure:
                     done += failure.received
                     raise
 
         self._client.retrying(go_on, deadline)
 
-    def _fetch_once(self, offset: int, buffer: memoryview, deadline: float) -> int:
-        """Bytes received from one answer: all, or as many as the server cares to send at a time."""
+    def _fetch_once(self, offset: int, buffer: memoryview, done: int, deadline: Deadline) -> int:
+        """Bytes received of one answer, behind those `done`: all, or as many as the server cares to send."""
         end = offset + len(buffer)
+        offset, buffer = offset + done, buffer[done:]
         headers = {"Range": f"bytes={offset}-{end - 1}"}
         if self._version.strong:
             headers["If-Range"] = str(self._version.etag)
-        with self._client.get(headers) as response:
+        with self._client.get(headers, deadline) as response:
             if response.status in (412, 416):
                 raise self._changed()
             if response.status == 200:
@@ -171,33 +174,49 @@ class HttpSource:
                 raise self._changed()
             if first != offset or last >= end:
                 raise self._nonsense(f"bytes {first}-{last} of {size} for bytes {offset}-{end - 1}")
-            got = self._receive(response, buffer[: last + 1 - first], deadline)
+            got = self._receive(response, buffer[: last + 1 - first], done, deadline)
             if got < last + 1 - first:
                 raise TryAgain("the connection broke", received=got)
             return got
 
-    def _receive(self, response: BaseHTTPResponse, buffer: memoryview, deadline: float) -> int:
-        """The body into `buffer`; how much of it there was. A connection that breaks raises `TryAgain`."""
-        done = 0
+    def _receive(self, response: BaseHTTPResponse, buffer: memoryview, before: int, deadline: Deadline) -> int:
+        """The body into `buffer`, `before` bytes into a read; how much of it there was. Or `TryAgain`."""
+        done, late = 0, None
         try:
-            while done < len(buffer):
-                if time.monotonic() > deadline:
-                    raise SourceReadError(
-                        f"the server is too slow: {done:,} of {len(buffer):,} bytes came in time",
-                        path=self.name,
-                        hint=self._download_hint(),
-                    )
-                piece = response.read1(min(STEP, len(buffer) - done))
-                if not piece:
-                    return done
-                buffer[done : done + len(piece)] = piece
-                done += len(piece)
+            with hang_up(socket_of(response), deadline.left) as late:
+                while done < len(buffer):
+                    if late.is_set():
+                        raise self._too_slow(done, len(buffer))
+                    piece = response.read1(min(STEP, len(buffer) - done))
+                    if not piece:
+                        break
+                    buffer[done : done + len(piece)] = piece
+                    done += len(piece)
+                    self._received += len(piece)
+                    deadline.reached(before + done)
         except HTTPError as error:
+            if late is not None and late.is_set():
+                raise self._too_slow(done, len(buffer)) from None
             raise self._client.failure(error, done) from None
-        if "chunked" in response.headers.get("Transfer-Encoding", ""):
-            with suppress(HTTPError):  # take the end mark too, so that the connection can serve again
-                response.read1(1)
+        if late.is_set() and done < len(buffer):
+            raise self._too_slow(done, len(buffer))
+        if done == len(buffer) and self._ends and "chunked" in response.headers.get("Transfer-Encoding", ""):
+            self._take_end(response)
         return done
+
+    def _take_end(self, response: BaseHTTPResponse) -> None:
+        """Reads the end mark too, so that the connection can serve again; a server that sends none is known by it."""
+        until = time.monotonic() + END_MARK
+        with suppress(HTTPError), hang_up(socket_of(response), lambda: until - time.monotonic()) as late:
+            response.read1(1)
+        self._ends = not late.is_set()
+
+    def _too_slow(self, done: int, count: int) -> SourceReadError:
+        return SourceReadError(
+            f"the server is too slow: {done:,} of {count:,} bytes came in time",
+            path=self.name,
+            hint=self._download_hint(),
+        )
 
     def _content_range(self, response: BaseHTTPResponse) -> tuple[int, int, int]:
         """First and last byte and the size of the whole, as the answer states them."""

@@ -6,11 +6,13 @@ from __future__ import annotations
 import functools
 import socket
 import threading
+import time
 import urllib.request
-from collections.abc import Callable
-from contextlib import suppress
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
 from urllib.parse import SplitResult, unquote
+from weakref import WeakKeyDictionary
 
 import urllib3
 from urllib3 import exceptions
@@ -29,29 +31,65 @@ def redact(url: str) -> str:
     return f"{head}{mark}{authority.rpartition('@')[2]}{slash}{path}"
 
 
-def _in_time(connection: urllib3.connection.HTTPConnection, respond: Callable[[], T]) -> T:
-    """`respond()`, given up after the read timeout: a socket's own starts again with every byte of a trickle."""
-    late = threading.Event()
+_sockets: WeakKeyDictionary[urllib3.BaseHTTPResponse, socket.socket] = WeakKeyDictionary()
+_turn = threading.local()  # .wait: seconds that this thread's last request stood in the queue for a connection
 
-    def hang_up(sock: socket.socket) -> None:
+
+@contextmanager
+def hang_up(sock: socket.socket | None, left: Callable[[], float]) -> Iterator[threading.Event]:
+    """Shuts `sock` down once no time is `left()`, and sets the event.
+
+    A socket's own limit starts again with every byte, and some loops of http.client end only when the server wishes.
+    """
+    done, late = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        while (seconds := left()) > 0:
+            if done.wait(seconds):
+                return
+        if done.is_set():
+            return
         late.set()
         with suppress(OSError):
-            socket.socket.shutdown(sock, socket.SHUT_RDWR)
+            if sock is not None:
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
-    limit = connection.timeout if isinstance(connection.timeout, int | float) else 30.0
-    watch = threading.Timer(limit + 0.1, hang_up, (connection.sock,))
-    watch.daemon = True
-    watch.start()
+    threading.Thread(target=watch, daemon=True).start()
     try:
-        response = respond()
-    except Exception:
-        if late.is_set():
-            raise TimeoutError from None
-        raise
+        yield late
     finally:
-        watch.cancel()
+        done.set()
+
+
+def socket_of(response: urllib3.BaseHTTPResponse) -> socket.socket | None:
+    return _sockets.get(response)
+
+
+def queued() -> float:
+    """How long this thread's last request had to wait until one of the connections was free."""
+    wait: float = getattr(_turn, "wait", 0.0)
+    _turn.wait = 0.0
+    return wait
+
+
+def _in_time(
+    connection: urllib3.connection.HTTPConnection, respond: Callable[[], urllib3.HTTPResponse]
+) -> urllib3.HTTPResponse:
+    """`respond()`, given up after the read timeout."""
+    limit = connection.timeout if isinstance(connection.timeout, int | float) else 20.0
+    until = time.monotonic() + limit + 0.1
+    sock = connection.sock  # a response that ends with its connection takes it away
+    with hang_up(sock, lambda: until - time.monotonic()) as late:
+        try:
+            response = respond()
+        except Exception:
+            if late.is_set():
+                raise TimeoutError from None
+            raise
     if late.is_set():
         raise TimeoutError
+    if sock is not None:
+        _sockets[response] = sock
     return response
 
 
@@ -68,9 +106,23 @@ class _Secure(urllib3.connection.HTTPSConnection):
 class _PlainPool(urllib3.HTTPConnectionPool):
     ConnectionCls = _Plain
 
+    def _get_conn(self, timeout: float | None = None) -> Any:
+        return _clocked(super()._get_conn, timeout)
+
 
 class _SecurePool(urllib3.HTTPSConnectionPool):
     ConnectionCls = _Secure
+
+    def _get_conn(self, timeout: float | None = None) -> Any:
+        return _clocked(super()._get_conn, timeout)
+
+
+def _clocked(take: Callable[[float | None], T], timeout: float | None) -> T:
+    begin = time.monotonic()
+    try:
+        return take(timeout)
+    finally:
+        _turn.wait = time.monotonic() - begin
 
 
 @functools.cache

@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime
 import functools
 import posixpath
+import socket
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -41,6 +42,13 @@ _VERSION_KEYS = (
     "ETag", "etag", "e_tag", "sha256", "blob_id", "md5Hash", "md5", "checksum", "generation", "version_id", "VersionId",
     "LastModified", "last_modified", "mtime", "modified", "updated", "created",
 )  # fmt: skip
+
+_NETWORK: tuple[tuple[type[Exception], str], ...] = (
+    (socket.gaierror, "the server's name cannot be resolved"),
+    (ConnectionRefusedError, "cannot connect to the server"),
+    (ConnectionError, "the connection broke"),
+    (TimeoutError, "the server does not answer"),
+)
 
 
 class FsspecLocation:
@@ -179,7 +187,12 @@ def _driver(name: str, call: Callable[[], T]) -> T:
     except PermissionError:
         raise SourceReadError("access denied", path=name, hint="check your credentials for this store") from None
     except Exception as error:
-        raise SourceReadError(f"the store fails ({type(error).__name__})", path=name, hint="run again") from None
+        cause = next((text for kind, text in _NETWORK if isinstance(error, kind)), None)
+        raise SourceReadError(
+            cause or f"the store fails ({type(error).__name__})",
+            path=name,
+            hint="check the connection and the link, then run again" if cause else "run again",
+        ) from None
 
 
 def _version(info: Mapping[str, Any]) -> str | float | None:

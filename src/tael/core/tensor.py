@@ -71,7 +71,7 @@ class Check:
             )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Tensor:
     """A tensor whose bytes are read on demand. `damaged` says why they cannot be."""
 
@@ -80,6 +80,10 @@ class Tensor:
     access: Literal["random", "sequential"] = "random"
     checks: tuple[Check, ...] = ()
     damaged: str | None = None
+
+    def __repr__(self) -> str:
+        tie = f" = {self.info.alias_of!r}" if self.info.alias_of else ""
+        return f"<Tensor {self.name!r}{tie}: {self.dtype} {list(self.shape)}>"
 
     @property
     def name(self) -> str:

@@ -89,6 +89,9 @@ def detect(location: Location, limits: Limits = DEFAULT) -> Format:
     raise stranger(probe)
 
 
+# Suffixes of files that each could be a checkpoint.
+_WEIGHTS = (".safetensors", ".pt", ".pth", ".ckpt", ".bin", ".npz", ".npy", ".gguf", ".onnx", ".h5", ".keras")
+
 # First bytes of what people meet instead of weights, and of weight files read elsewhere.
 _MAGIC: tuple[tuple[bytes, int, str, bool], ...] = (  # bytes, offset, name, is it a container of weights?
     (b"\x1f\x8b", 0, "gzip data", False),
@@ -120,12 +123,21 @@ def stranger(probe: Probe) -> TaelError:
     """The error that says what the file is, since no format reads it."""
     path, head = probe.location.path, probe.head
     if probe.is_dir:
+        weights = [name for name in probe.names if name.lower().endswith(_WEIGHTS)]
+        if len(weights) > 1:
+            return UnsupportedFormatError(
+                f"this folder holds {len(weights):,} files of weights that make no set: {', '.join(weights[:5])}",
+                path=path,
+                hint="name one of them",
+            )
         some = ", ".join(probe.names[:5]) or ("it is empty" if probe.location.names() == [] else "it cannot be listed")
         return NotAWeightFileError(
             f"no weight files found in this folder ({some})",
             path=path,
             hint="name the file or the folder that holds the weights",
         )
+    if probe.size == 0 and _has_bytes(path):
+        return NotAWeightFileError("a file that the system makes up as it is read: it has no size", path=path)
     if probe.size == 0:
         return NotAWeightFileError("the file is empty", path=path, hint="the download or the writer did not finish")
     if head.startswith(b"version https://git-lfs.github.com/spec/"):
@@ -167,6 +179,17 @@ def stranger(probe: Probe) -> TaelError:
     return UnsupportedFormatError(
         f"not recognised (first bytes {head[:8].hex(' ')})", path=path, hint="`tael formats` lists what can be read"
     )
+
+
+def _has_bytes(path: str) -> bool:
+    """Can bytes be read from a local file whose size is 0? Those in /proc are like that."""
+    if not os.path.isfile(path):
+        return False
+    try:
+        with open(path, "rb") as file:
+            return file.read(1) != b""
+    except OSError:
+        return False
 
 
 def _lfs_pointer(path: str, head: bytes) -> NotAWeightFileError:

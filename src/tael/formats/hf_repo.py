@@ -66,6 +66,10 @@ def match(probe: Probe) -> Confidence:
 
 def open(location: Location, limits: Limits) -> Checkpoint:
     """One checkpoint of the weights that win; the rest of the folder in `extras`."""
+    if not location.is_dir:
+        raise NotAWeightFileError(
+            "this is a file; a Hugging Face repository is a folder", path=location.path, hint="name the folder"
+        )
     chosen, ignored = _choose(location, limits)
     opened = _open_weights(chosen, location, limits)
     problems = list(opened.problems)

@@ -14,6 +14,7 @@ from typing import Any
 from tael.convert.plan import FileBuilder, OutputFile
 from tael.core import portable
 from tael.core.checkpoint import Checkpoint
+from tael.core.limits import DEFAULT
 from tael.core.tensor import Tensor
 from tael.errors import TransformError, UnsupportedFormatError, UnsupportedTensorError
 from tael.formats.safetensors import DTYPES, METADATA
@@ -58,6 +59,12 @@ def _check_holdable(tensor: Tensor) -> None:
         raise UnsupportedTensorError(
             "SafeTensors cannot have a tensor of this name",
             tensor=ascii(tensor.name)[1:-1],
+            hint="give it another with --rename",
+        )
+    if len(tensor.name) > DEFAULT.name_bytes:  # the reader's limit: what is written is to be read again
+        raise UnsupportedTensorError(
+            f"its name has {len(tensor.name):,} characters, the limit is {DEFAULT.name_bytes:,}",
+            tensor=tensor.name,
             hint="give it another with --rename",
         )
 

@@ -206,7 +206,8 @@ def _add_indexed(union: _Union, name: str, opened: Checkpoint, listed: Mapping[s
 
 def _report_missing(union: _Union, index: Index, missing: Mapping[str, str]) -> None:
     for name, why in missing.items():
-        what = f"{why}; the index puts {len(index.files[name]):,} tensors there"
+        count = len(index.files[name])
+        what = f"{why}; the index puts {count:,} tensor{'s' * (count != 1)} there"
         union.problems.append(Problem("fatal", what, name))
     for name in missing:
         union.problems += [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Literal, get_args
 
 from tael.core.tensor import TensorInfo
@@ -15,7 +16,7 @@ from tael.core.tensor import TensorInfo
 Role = Literal["weight", "bias", "norm scale", "norm shift", "embedding", "position", "other"]
 ROLES: tuple[Role, ...] = get_args(Role)
 
-_COMPONENTS = re.compile(r"(?:(?P<parent>[^./]*)[./])?(?P<leaf>[^./]*?)(?::\d+)?$")  # TensorFlow has ":0" at the end
+_LONGEST = 100  # characters of a component with a meaning
 _DIGITS = re.compile(r"\d+")
 _PARTNER = {"weight": "bias", "bias": "weight", "gamma": "beta", "beta": "gamma", "scale": "bias"}
 
@@ -39,16 +40,31 @@ def roles(tensors: Iterable[TensorInfo]) -> dict[str, Role]:
     """Name -> role. A vector with its partner beside it (`weight` and `bias` of one shape) is a norm by any name."""
     infos = list(tensors)
     shapes = {info.name: info.shape for info in infos}
-    known: dict[tuple[str, int, int, str, bool], Role] = {}  # layers differ in a number only
+    seen: dict[tuple[str, str, tuple[int, ...], str, bool], Role] = {}  # layers have the same last components
     found = {}
     for info in infos:
-        paired = len(info.shape) == 1 and _is_paired(info, shapes)
-        wide = sum(length != 1 for length in info.shape)
-        key = (_DIGITS.sub("0", info.name), len(info.shape), wide, info.dtype.kind, paired)
-        if key not in known:
-            known[key] = _role(info, wide, paired)
-        found[info.name] = known[key]
+        name, shape = info.name, info.shape
+        head, _, leaf = name.rpartition(".")
+        parent = head[head.rfind(".") + 1 :]
+        paired = len(shape) == 1 and _is_paired(info, shapes)
+        key = (parent, leaf, shape, info.dtype.kind, paired)
+        role = seen.get(key)
+        if role is None:
+            wide = len(shape) - shape.count(1)
+            role = seen[key] = _role(_ends(f"{parent}.{leaf}"), len(shape), wide, info.dtype.kind, paired)
+        found[name] = role
     return found
+
+
+def _ends(tail: str) -> tuple[str, str]:
+    """The component before the last, and the last, in small letters, numbers as 0; "" for what is too long."""
+    head, _, leaf = tail.replace("/", ".").rpartition(".")
+    parent = head[head.rfind(".") + 1 :]
+    stem, colon, output = leaf.rpartition(":")  # TensorFlow has ":0" at the end
+    if colon and output.isdecimal():
+        leaf = stem
+    short = [_DIGITS.sub("0", part.lower()) if len(part) <= _LONGEST else "" for part in (parent, leaf)]
+    return short[0], short[1]
 
 
 def _is_paired(info: TensorInfo, shapes: Mapping[str, tuple[int, ...]]) -> bool:
@@ -57,11 +73,10 @@ def _is_paired(info: TensorInfo, shapes: Mapping[str, tuple[int, ...]]) -> bool:
     return partner is not None and shapes.get(f"{stem}{dot}{partner}") == info.shape
 
 
-def _role(info: TensorInfo, wide: int, paired: bool) -> Role:
+@lru_cache(10_000)
+def _role(ends: tuple[str, str], rank: int, wide: int, kind: str, paired: bool) -> Role:
     """wide: axes that are longer than 1."""
-    name = _COMPONENTS.search(info.name.lower())
-    leaf, parent = (name["leaf"], name["parent"] or "") if name else (info.name.lower(), "")
-    rank = len(info.shape)
+    parent, leaf = ends
     if _STATISTICS.fullmatch(leaf):
         return "other"
     if _POSITION.fullmatch(leaf) or _POSITION.fullmatch(parent):
@@ -75,6 +90,6 @@ def _role(info: TensorInfo, wide: int, paired: bool) -> Role:
         return "embedding"
     if _BIAS.fullmatch(leaf):
         return "bias"
-    if _WEIGHT.fullmatch(leaf) or (rank >= 2 and info.dtype.kind in ("float", "quantized", "complex")):
+    if _WEIGHT.fullmatch(leaf) or (rank >= 2 and kind in ("float", "quantized", "complex")):
         return "weight"
     return "other"

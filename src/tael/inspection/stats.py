@@ -28,7 +28,7 @@ from tael.verify.values import Array, elements, is_measurable
 class Stats:
     """Of one tensor. `min`, `max`, `mean` and `std` (of the population) are over finite values, None without any.
 
-    `error` says why there are no figures: the tensor is damaged, or its elements are no real numbers.
+    `error` says why there are no figures: the tensor is `damaged`, or cannot be measured.
     """
 
     name: str
@@ -41,6 +41,7 @@ class Stats:
     inf: int = 0
     zeros: int = 0
     error: str | None = None
+    damaged: bool = False
 
 
 class _Part(NamedTuple):
@@ -85,7 +86,7 @@ def stats(tensor: Tensor, progress: Progress = SILENT) -> Stats:
             whole = whole.joined(_measured(piece, tensor.dtype))
             progress.advance(piece.nbytes)
     except (CorruptFileError, UnsupportedTensorError) as error:
-        return Stats(tensor.name, count, error=str(error))
+        return Stats(tensor.name, count, error=error.cause, damaged=isinstance(error, CorruptFileError))
     found = Stats(tensor.name, count, nan=whole.nan, inf=whole.inf, zeros=whole.zeros)
     if not whole.n:
         return found

@@ -19,7 +19,7 @@ from tael.inspection.plain import plain
 from tael.inspection.roles import roles
 
 SCHEMA = "tael.inspect/1"
-PREDICTED = ("F32", "BF16", "F8_E4M3", "Q8_0", "Q4_K")  # precisions whose size a summary tells
+PREDICTED = ("F32", "BF16", "F8_E4M3")  # precisions whose size a summary tells
 LARGEST = 10
 
 

@@ -3,7 +3,7 @@
 
 A cast goes to float32, which holds every narrower kind exactly, and from there to the target, rounded once to nearest
 even. From F64 the step to float32 rounds to odd, so that the result is what one rounding would have given. NaN stays
-NaN with its sign, quieted; infinity stays infinity, or becomes NaN where the target has none. The rare kinds go through
+NaN with its sign, quieted; infinity stays infinity; where the target has none, it is an overflow like any. The rare kinds go through
 ml_dtypes, which is the reference for all: E8M0 (a power of two: no zero, no sign) gives NaN for values up to zero, and
 rounds ties and everything between 2^-127 and 2^-126 up; F6 and F4, which have neither NaN nor infinity, always clamp.
 """
@@ -53,13 +53,15 @@ _FROM_F32: dict[str, Callable[[Floats, Bytes, bool], int]] = {
     "F8_E5M2": _native.f32_to_f8_e5m2,
 }
 
+_E4M3_NAN, _E4M3_LARGEST = 0x7F, 0x7E  # without the sign
+
 _PIECE = 65536  # elements between two steps: 256 KiB of float32 stay in the cache
 
 
 class CastCounts(NamedTuple):
     """What a cast could not keep, in elements; rounding is not counted."""
 
-    overflow: int = 0  # finite values that became infinity or NaN, or were clamped
+    overflow: int = 0  # finite values that became infinity or NaN, infinities that became NaN, and what was clamped
     nan_lost: int = 0  # NaN and infinities that became finite, in a target with neither
 
     def plus(self, other: CastCounts) -> CastCounts:
@@ -78,8 +80,8 @@ def cast(source: Bytes, source_name: str, target_name: str, out: Bytes, *, satur
     """Casts contiguous uint8 `source` (n elements of `source_name`) into uint8 `out` (n of `target_name`).
 
     The names are keys of FLOATS, the bytes canonical: little-endian, elements below a byte from the low bits up.
-    `saturate` clamps finite values that overflow to the largest of their sign (E8M0: to the nearest) instead of
-    letting them become infinity or NaN; they are counted either way. KeyError for other dtypes, ValueError for sizes
+    `saturate` clamps what overflows to the largest of its sign (E8M0: to the nearest) instead of letting it become
+    infinity or NaN; it is counted either way. Infinity overflows only where the target has none. KeyError for other dtypes, ValueError for sizes
     that do not fit.
     """
     source, out = source.reshape(-1).view(np.uint8), out.reshape(-1).view(np.uint8)
@@ -120,7 +122,10 @@ def _to_f32(source: Bytes, name: str, out: Floats) -> None:
 def _from_f32(values: Floats, name: str, out: Bytes, saturate: bool) -> CastCounts:
     native = _FROM_F32.get(name)
     if native is not None:
-        return CastCounts(native(values, out, saturate))
+        overflow = native(values, out, saturate)
+        if name == "F8_E4M3":
+            overflow += _infinities(values, out, saturate)
+        return CastCounts(overflow)
     if name == "F64":
         with np.errstate(all="ignore"):  # a signalling NaN is quieted
             np.copyto(out.view(np.float64), values)
@@ -133,11 +138,21 @@ def _from_f32(values: Floats, name: str, out: Bytes, saturate: bool) -> CastCoun
         overflow = finite & (np.abs(values) >= _clamps_from(name))
         pack(codes, bits, out)
         return CastCounts(int(np.count_nonzero(overflow)), int(values.size - np.count_nonzero(finite)))
-    overflow = finite & ~np.isfinite(_values(name)[codes])
+    overflow = ~np.isnan(values) & ~np.isfinite(_values(name)[codes])
     if saturate:
         codes = np.where(overflow, _nearest(name, values), codes)
     np.copyto(out, codes)
     return CastCounts(int(np.count_nonzero(overflow)))
+
+
+def _infinities(values: Floats, out: Bytes, saturate: bool) -> int:
+    """How many infinities became NaN in the F8_E4M3 `out`, which the kernel counts as little as NaN; clamps them."""
+    if not np.any((out & 0x7F) == _E4M3_NAN):  # far cheaper than to look at `values`
+        return 0
+    infinite = np.isinf(values)
+    if saturate:
+        np.copyto(out, np.where(values > 0, _E4M3_LARGEST, _E4M3_LARGEST | 0x80).astype(np.uint8), where=infinite)
+    return int(np.count_nonzero(infinite))
 
 
 def _ml_dtype(name: str) -> np.dtype[Any]:

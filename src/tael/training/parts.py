@@ -44,7 +44,8 @@ def _about_wrappers(checkpoint: Checkpoint) -> Checkpoint:
     changed = [name for name, new in auto_names(checkpoint).items() if name != new]
     if not changed or LIGHTNING in checkpoint.metadata:
         return checkpoint
-    what = f"{len(changed):,} names have a wrapper's prefix ({clip(changed[0])}): --strip-prefix auto takes it off"
+    names = "1 name has" if len(changed) == 1 else f"{len(changed):,} names have"
+    what = f"{names} a wrapper's prefix ({clip(changed[0])}): --strip-prefix auto takes it off"
     return replace(checkpoint, problems=[*checkpoint.problems, Problem("note", what, checkpoint.path)])
 
 

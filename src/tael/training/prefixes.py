@@ -15,7 +15,8 @@ from tael.training.roles import LIGHTNING
 
 AUTO = "auto"
 # Components that only wrappers make, wherever they stand.
-_WRAPPERS = re.compile(r"(^|\.)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)(?=\.)")
+_NAMES = "(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)"
+_WRAPPERS = re.compile(rf"^{_NAMES}\.|\.{_NAMES}(?=\.)")
 _PARALLEL = "module."  # DDP, DataParallel, AveragedModel: around everything, so only when every name has it
 _COUNTERS = frozenset({"n_averaged"})  # of AveragedModel, beside "module."
 _LIGHTNING = ("model.", "net.")  # attributes in which a LightningModule usually has its network
@@ -50,7 +51,7 @@ def auto_names(checkpoint: Checkpoint) -> dict[str, str]:
     now = list(names)
     while True:
         before = now
-        now = [_WRAPPERS.sub("", name).removeprefix(".") for name in now]
+        now = [_WRAPPERS.sub("", name) for name in now]
         now = _all_without(now, _PARALLEL)
         if now == before:
             break
@@ -78,6 +79,7 @@ def apply_names(checkpoint: Checkpoint, names: Mapping[str, str], what: str) -> 
     follow: Callable[[str], str] = lambda name: names[name]  # noqa: E731
     moved = rename_by(follow)(checkpoint)
     some = f"{clip(changed[0])} is now {clip(names[changed[0]])}"
-    note = Problem("note", f"{what} {len(changed):,} of {len(names):,} names: {some}", checkpoint.path)
+    of = f"{len(changed):,} of {len(names):,} name{'s' * (len(names) != 1)}"
+    note = Problem("note", f"{what} {of}: {some}", checkpoint.path)
     extras = renamed(checkpoint.extras, names)
     return moved.with_tensors(moved.tensors.values(), extras=extras, problems=[*moved.problems, note])

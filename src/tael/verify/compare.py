@@ -19,7 +19,7 @@ from tael.convert.names import matcher, nothing_matches
 from tael.core.checkpoint import Checkpoint, owners
 from tael.core.progress import SILENT, Progress, Serialized
 from tael.core.tensor import Tensor, chunk_alignment
-from tael.errors import CorruptFileError, TransformError, UnsupportedTensorError
+from tael.errors import CorruptFileError, TransformError, UnsupportedTensorError, clip_path
 from tael.verify.reading import CHUNK, Reading, in_order, threads_for
 from tael.verify.values import Array, as_float64, bits, elements, scalar
 
@@ -91,6 +91,7 @@ def verify(
 
     Without a tolerance every bit counts, NaN payloads included. With one, floats are compared as float64, whatever
     their dtypes; everything else stays exact. ignore_missing, ignore_extra: names in A, or B, alone are no difference.
+    Raises `TransformError` when not one tensor was compared and nothing differs: that proves nothing.
     """
     if not (atol >= 0 and rtol >= 0):
         raise TransformError(f"a tolerance is not negative: atol {atol}, rtol {rtol}")
@@ -108,6 +109,9 @@ def verify(
     listed = [found[name] for name in names if name in found]
     if not ignore_extra:
         listed += [Difference("extra", n, f"only in B: {_described(b.tensors[n])}") for n in extra]
+    if not common and not listed:
+        why = "no name is in both" if names or extra else "neither holds a tensor"
+        raise TransformError(f"nothing to compare: {why}", path=f"{clip_path(a.path)} and {clip_path(b.path)}")
     return Comparison(not listed, tuple(listed), len(common), sum(a.tensors[name].nbytes for name in common))
 
 

@@ -9,13 +9,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from tael import kernels
+from tael.core.node import spans
 from tael.core.tensor import Check, Tensor
-from tael.errors import ChecksumError
+from tael.errors import ChecksumError, UnsupportedTensorError
 
 CHUNK = 4 << 20  # bytes: large enough for a network, small enough for memory
 THREADS = 2
 AHEAD = 32  # batches in work or waiting to be taken
 BATCH = 1 << 20  # bytes that are worth a thread's attention
+_REPEATED_BYTES = 64 << 20  # what a view may repeat of a storage that is _REPEATED times smaller
+_REPEATED = 64
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -34,9 +37,13 @@ def checked_chunks(tensor: Tensor, budget: int = CHUNK) -> Iterator[memoryview]:
 
 
 class Reading:
-    """The checksums of one tensor while its bytes pass: `take` every piece in order, then `finish`."""
+    """The checksums of one tensor while its bytes pass: `take` every piece in order, then `finish`.
+
+    Raises `UnsupportedTensorError` for a tensor that is nothing but repetition: see `refuse_repeated`.
+    """
 
     def __init__(self, tensor: Tensor) -> None:
+        refuse_repeated(tensor)
         self.tensor = tensor
         self._exact: list[Check] = []
         self._crc = 0
@@ -60,6 +67,17 @@ class Reading:
         except ChecksumError as error:
             error.tensor = self.tensor.name
             raise
+
+
+def refuse_repeated(tensor: Tensor) -> None:
+    """A view that repeats a small storage can have terabytes, which no one would see the end of."""
+    if tensor.damaged or tensor.nbytes <= _REPEATED_BYTES:
+        return
+    stored = {(id(span.source), span.offset, span.nbytes) for span in spans(tensor.data)}
+    if tensor.nbytes > _REPEATED * sum(nbytes for _, _, nbytes in stored):
+        raise UnsupportedTensorError(
+            f"a view that repeats its storage; written out, {tensor.nbytes:,} bytes", tensor=tensor.name
+        )
 
 
 def threads_for(tensors: Iterable[Tensor]) -> int:

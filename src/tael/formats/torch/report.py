@@ -30,8 +30,12 @@ _DANGEROUS_NAMES = frozenset({
     *(f"{module}.{name}" for module in ("builtins", "__builtin__") for name in _DANGEROUS_BUILTINS),
     "torch.load", "torch.jit.load", "torch.hub.load", "torch.package.PackageImporter", "numpy.load", "io.open",
     "io.FileIO", "_io.FileIO", "types.FunctionType", "types.CodeType", "operator.methodcaller", "operator.attrgetter",
-    "functools.reduce", "copyreg.extension",
+    "functools.reduce", "copyreg.extension", "builtins.getattr", "__builtin__.getattr", "torch.serialization.load",
+    "torch.fx.graph_module.reduce_graph_module", "torch.fx.graph_module.reduce_package_graph_module",
 })  # fmt: skip
+
+
+_PYTHON_2 = {"__builtin__": "builtins", "commands": "subprocess", "copy_reg": "copyreg", "cPickle": "pickle"}
 
 
 def about_globals(unknown: Sequence[GlobalUse], path: str) -> list[Problem]:
@@ -39,14 +43,19 @@ def about_globals(unknown: Sequence[GlobalUse], path: str) -> list[Problem]:
     problems = []
     bad = [use for use in unknown if is_dangerous(use)]
     if bad:
-        verb = "would run" if any(use.called for use in bad) else "names"
-        what = f"this pickle {verb} {_listed(use.qualified for use in bad)} in torch.load; tael did not"
+        verb = "run" if any(use.called for use in bad) else "import"
+        what = f"unpickling this would {verb} {_listed(_today(use) for use in bad)}; tael did not"
         problems.append(Problem("warning", what, path))
     if unknown:
         what = "unknown class or function" if len(unknown) == 1 else "unknown classes or functions"
-        names = _listed(use.qualified for use in unknown)
+        names = _listed(map(_today, unknown))
         problems.append(Problem("note", f"{len(unknown):,} {what}, listed, not run: {names}", path))
     return problems
+
+
+def _today(use: GlobalUse) -> str:
+    """The name as Python 3 has it: up to protocol 2, pickle writes those of Python 2."""
+    return f"{_PYTHON_2.get(use.module, use.module)}.{use.name}"
 
 
 def is_dangerous(use: GlobalUse) -> bool:
