@@ -164,9 +164,8 @@ def statistics(out: Screen, checkpoint: Checkpoint, figures: Sequence[Stats]) ->
     table(out, columns, rows)
     for found in figures:
         if found.error:
-            out.line(
-                f"  {out.paint('damaged', 'red') if found.damaged else out.paint('no figures', 'yellow')}  {safe(found.name, 120)}: {safe(found.error, 300)}"
-            )
+            why = out.paint("damaged", "red") if found.damaged else out.paint("no figures", "yellow")
+            out.line(f"  {why}  {safe(found.name, 120)}: {safe(found.error, 300)}")
 
 
 def metadata(out: Screen, entries: Mapping[str, Any], most: int | None) -> None:

@@ -3,9 +3,10 @@
 
 A cast goes to float32, which holds every narrower kind exactly, and from there to the target, rounded once to nearest
 even. From F64 the step to float32 rounds to odd, so that the result is what one rounding would have given. NaN stays
-NaN with its sign, quieted; infinity stays infinity; where the target has none, it is an overflow like any. The rare kinds go through
-ml_dtypes, which is the reference for all: E8M0 (a power of two: no zero, no sign) gives NaN for values up to zero, and
-rounds ties and everything between 2^-127 and 2^-126 up; F6 and F4, which have neither NaN nor infinity, always clamp.
+NaN with its sign, quieted; infinity stays infinity; where the target has none, it is an overflow like any. The rare
+kinds go through ml_dtypes, which is the reference for all: E8M0 (a power of two: no zero, no sign) gives NaN for values
+up to zero, and rounds ties and everything between 2^-127 and 2^-126 up; F6 and F4, which have neither NaN nor infinity,
+always clamp.
 """
 
 from __future__ import annotations
@@ -81,8 +82,8 @@ def cast(source: Bytes, source_name: str, target_name: str, out: Bytes, *, satur
 
     The names are keys of FLOATS, the bytes canonical: little-endian, elements below a byte from the low bits up.
     `saturate` clamps what overflows to the largest of its sign (E8M0: to the nearest) instead of letting it become
-    infinity or NaN; it is counted either way. Infinity overflows only where the target has none. KeyError for other dtypes, ValueError for sizes
-    that do not fit.
+    infinity or NaN; it is counted either way. Infinity overflows only where the target has none. KeyError for other
+    dtypes, ValueError for sizes that do not fit.
     """
     source, out = source.reshape(-1).view(np.uint8), out.reshape(-1).view(np.uint8)
     n = n_elements(source, source_name)
@@ -122,10 +123,10 @@ def _to_f32(source: Bytes, name: str, out: Floats) -> None:
 def _from_f32(values: Floats, name: str, out: Bytes, saturate: bool) -> CastCounts:
     native = _FROM_F32.get(name)
     if native is not None:
-        overflow = native(values, out, saturate)
+        count = native(values, out, saturate)
         if name == "F8_E4M3":
-            overflow += _infinities(values, out, saturate)
-        return CastCounts(overflow)
+            count += _infinities(values, out, saturate)
+        return CastCounts(count)
     if name == "F64":
         with np.errstate(all="ignore"):  # a signalling NaN is quieted
             np.copyto(out.view(np.float64), values)
