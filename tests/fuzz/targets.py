@@ -71,9 +71,9 @@ def exercise(format_id: str, data: bytes) -> None:
     """Anything but a `TaelError` that comes out of here is a bug."""
     where = location(format_id, data)
     fmt = registry.get(format_id)
-    fmt.match(Probe(where, LIMITS))
     assert fmt.open is not None
     try:
+        fmt.match(Probe(where, LIMITS))
         checkpoint = fmt.open(where, LIMITS)
     except TaelError as error:
         if len(str(error)) > 10_000:
