@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
@@ -102,8 +103,9 @@ def _of_config(key: str, tensors: list[Tensor]) -> list[Tensor]:
 
 
 def _majority(tensors: Iterable[Tensor]) -> str | None:
+    kinds = Counter((tensor.info.dtype.name, tensor.info.shape) for tensor in tensors if tensor.info.alias_of is None)
     elements: Counter[str] = Counter()
-    for tensor in tensors:
-        if tensor.dtype.name in NAMES and tensor.info.alias_of is None:
-            elements[tensor.dtype.name] += tensor.info.parameters
+    for (dtype, shape), count in kinds.items():
+        if dtype in NAMES:
+            elements[dtype] += count * math.prod(shape)
     return NAMES[elements.most_common(1)[0][0]] if elements else None

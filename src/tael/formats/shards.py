@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -219,6 +220,8 @@ def _report_missing(union: _Union, index: Index, missing: Mapping[str, str]) -> 
 
 def _report_disagreement(union: _Union, index: Index, missing: Mapping[str, str], path: str) -> None:
     """What the index lists and no shard has, and the reverse."""
+    if union.homes == {tensor: file for file, listed in index.files.items() for tensor in listed}:
+        return
     names: set[str] = set()
     for file, listed in index.files.items():
         names.update(listed)
@@ -249,7 +252,9 @@ def _add_metadata(union: _Union, metadata: Any, path: str, complete: bool) -> No
     """Check `total_size`, and take over what else the index says: ties, by the convention of huggingface_hub, too."""
     entries = metadata if isinstance(metadata, dict) else {}
     total = entries.get("total_size")
-    actual = sum(tensor.nbytes for tensor in union.tensors.values() if tensor.info.alias_of is None)
+    infos = (tensor.info for tensor in union.tensors.values())
+    kinds = Counter((info.dtype, info.shape) for info in infos if info.alias_of is None)
+    actual = sum(count * dtype.nbytes(shape) for (dtype, shape), count in kinds.items())
     if metadata is not None and not isinstance(metadata, dict):
         union.problems.append(Problem("warning", "the index's metadata is no object; left out", path))
     if total is None:
