@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tael convert against cp + sync, and against torch.load + save_file, on the same bytes in the same rounds.
+"""tael convert against cp + sync, and against torch.load + save_file (+ sync), on the same bytes in the same rounds.
 
     python benchmarks/convert.py [--gb 2] [--rounds 5] [--tmpfs /dev/shm] [--disk .] [--only tmpfs|disk]
 
@@ -102,10 +102,11 @@ def compare(folder: Path, where: str, size: int, rounds: int, only: str | None) 
         if only in (None, name):
             files = sorted(p for p in source.iterdir() if p.is_file()) if source.is_dir() else [source]
             copies = [["cp", "--reflink=never", str(p), str(out / p.name)] for p in files]
+            made = f"find {out} -type f -exec sync {{}} +"  # as durable as what tael and cp + sync leave
             contenders = {
                 "tael": [[sys.executable, "-m", "tael", "convert", "--quiet", str(source), str(target), *more]],
                 "cp": [*copies, *(["sync", str(out / p.name)] for p in files)],
-                "peer": [[sys.executable, "-c", PEERS[name], str(source), str(target)]],
+                "peer": [[sys.executable, "-c", PEERS[name], str(source), str(target)], ["sh", "-c", made]],
             }
 
             def before(_: str) -> None:
