@@ -96,8 +96,10 @@ def test_kill_9_at_random_points_then_resume(model: Path, tmp_path: Path, kind: 
         if child.returncode != -signal.SIGKILL:
             break
         kills += 1
-        assert not target.exists()
         assert digest(model) == before
+        if target.exists():  # killed behind the rename: then it is complete, which is compared below
+            (tmp_path / "killed" / f"{name}.part.journal").unlink(missing_ok=True)
+            break
     assert kills, "never killed in time: this tested nothing"
     if not target.exists():
         done = run("convert", model, target, *options, "--resume", code=SLOW)

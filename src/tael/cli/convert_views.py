@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ from tael.cli import output
 from tael.cli.screen import Screen
 from tael.cli.table import Column, table
 from tael.cli.text import plural, safe, seconds, size
-from tael.convert.plan import Compute, Copy, OutputFile, Plan, to_dict
+from tael.convert.plan import Compute, Copy, OutputFile, to_dict
 
 if TYPE_CHECKING:
     from tael.convert import Conversion
@@ -89,11 +88,6 @@ def _what(conversion: Conversion, out: Screen) -> str:
         size(plan.nbytes),
     ]
     return out.dot.join(facts)
-
-
-def _written(plan: Plan) -> str:
-    """The folder, the file, or of a set beside each other the index, which is the last."""
-    return plan.path if plan.folder else os.path.join(os.path.dirname(plan.path), plan.files[-1].name)
 
 
 def _counted(file: OutputFile) -> str:

@@ -49,11 +49,6 @@ def json_line(text: str) -> str:
     return _HIDDEN.sub(lambda found: found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1], text)
 
 
-def safe_lines(text: str) -> list[str]:
-    """An error's message: its own line breaks kept, everything else made harmless."""
-    return [safe(line) for line in text.split("\n")]
-
-
 def clip(text: str, width: int) -> str:
     """`text` in at most `width` terminal cells; the middle goes, because names differ at their ends."""
     if cells(text) <= width:

@@ -8,6 +8,7 @@ A unit is about 8 MiB of output. Its slices' CRC-32s are taken in passing: they 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import queue
 import threading
@@ -27,6 +28,7 @@ from tael.convert.plan import (
     Compute,
     Copy,
     Deferred,
+    Finisher,
     Literal,
     OutputFile,
     Plan,
@@ -412,11 +414,9 @@ def _named(compare: Callable[[int], None], tensor: str) -> Callable[[int], None]
     return run
 
 
-def _finisher(name: str) -> Callable[[Mapping[str, Any], Mapping[int, int]], bytes]:
-    import importlib
-
+def _finisher(name: str) -> Finisher:
     module, _, function = FINISHERS[name].partition(":")
-    found: Callable[[Mapping[str, Any], Mapping[int, int]], bytes] = getattr(importlib.import_module(module), function)
+    found: Finisher = getattr(importlib.import_module(module), function)
     return found
 
 

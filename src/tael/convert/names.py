@@ -77,18 +77,6 @@ def filled(template: str, captured: Sequence[str]) -> str:
     return pieces[0] + "".join(text + piece for text, piece in zip(captured, pieces[1:], strict=False))
 
 
-def renamer(rules: Iterable[str]) -> Callable[[str], str]:
-    """The function of a name that applies `rules`, each to what the one before made of it."""
-    steps = [renamer_of(rule) for rule in rules]
-
-    def apply(name: str) -> str:
-        for step in steps:
-            name = step(name)
-        return name
-
-    return apply
-
-
 def renamer_of(rule: str) -> Callable[[str], str]:
     """The function of one rule. Raises `TransformError` when it is none."""
     substitution = _SUBSTITUTION.fullmatch(rule)

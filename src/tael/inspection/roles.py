@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Literal, get_args
+from typing import Literal
 
 from tael.core.tensor import TensorInfo
 
 Role = Literal["weight", "bias", "norm scale", "norm shift", "embedding", "position", "other"]
-ROLES: tuple[Role, ...] = get_args(Role)
 
 _LONGEST = 100  # characters of a component with a meaning
 _DIGITS = re.compile(r"\d+")

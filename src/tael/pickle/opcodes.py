@@ -98,8 +98,3 @@ _ROWS: list[tuple[str, str, int | str, int, int]] = [
 TABLE: dict[int, Opcode] = {
     ord(code): Opcode(name, argument, takes, puts) for code, name, argument, takes, puts in _ROWS
 }
-
-
-def name_of(code: int) -> str:
-    """The opcode's name, or its number where there is none."""
-    return TABLE[code].name if code in TABLE else f"0x{code:02x}"
