@@ -16,7 +16,7 @@ VENV := .venv
 SECOND := .venv-second
 BIN := $(VENV)/bin
 PIP := -m pip --disable-pip-version-check --quiet
-NATIVE := native/CMakeLists.txt $(wildcard native/*.cpp native/*.h native/kernels/*.h)
+NATIVE := native/CMakeLists.txt $(wildcard native/*.cpp native/*.h native/kernels/*.h native/quants/*.cpp native/quants/*.h)
 PYTEST := -m pytest -n 2 --dist loadgroup
 FUZZ_SECONDS ?= 60
 

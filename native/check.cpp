@@ -3,6 +3,7 @@
 // two processors (make test-aarch64 uses a cross compiler and qemu), the digests must be equal.
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,25 @@ std::vector<uint8_t> random_bytes(size_t n) {
     return bytes;
 }
 
+// Every block type over rows of one and of many blocks, without and with weights.
+void add_blocks(const Kernels& k, const std::vector<uint8_t>& everyday) {
+    constexpr size_t n = 12 * 1280;
+    std::vector<float> source(n), weights(n), values(n);
+    std::memcpy(source.data(), everyday.data(), 4 * n);
+    std::vector<uint8_t> blocks(4 * n);
+    for (size_t i = 0; i < n; ++i) weights[i] = source[n - 1 - i] * source[n - 1 - i];
+    for (auto family = k.families; *family; ++family)
+        for (const BlockKernel* type = *family; type->name; ++type)
+            for (const size_t row : {size_t(256), size_t(1280)})
+                for (const float* weight : {static_cast<const float*>(nullptr), static_cast<const float*>(weights.data())}) {
+                    if (!weight && type->needs_weights) continue;
+                    type->quantize(source.data(), blocks.data(), n / row, row, weight);
+                    add(blocks.data(), n / type->block * type->bytes);
+                    type->dequantize(blocks.data(), values.data(), n / type->block);
+                    add(values.data(), 4 * n);
+                }
+}
+
 }  // namespace
 
 int main() {
@@ -55,11 +75,13 @@ int main() {
                 add(k.crc32(1, input.data() + length, length)), add(k.crc32c(1, input.data() + length, length));
             const Stats stats = k.stats_f32(input.data(), n);
             add(&stats, sizeof stats);
-            add(uint64_t(k.q8_0_quantize(input.data(), out.data(), n / 32))), add(out.data(), 34 * (n / 32));
-            k.q8_0_dequantize(input.data(), out.data(), n / 32), add(out.data(), 128 * (n / 32));
+            add(uint64_t(k.first_nonfinite(input.data(), n)));
         }
+        const Errors errors = k.errors_f32(everyday.data(), everyday.data() + 4 * (n / 2), n / 2);
+        add(&errors, sizeof errors);
         add(uint64_t(k.first_difference(any.data(), other.data(), any.size())));
         for (const size_t size : {1, 2, 4, 8, 3}) add(k.count_differences(any.data(), other.data(), n, size));
+        add_blocks(k, everyday);
         std::printf("%016llx %s\n", (unsigned long long)digest, level.c_str());
     }
 }

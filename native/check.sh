@@ -14,8 +14,12 @@ build() { # compiler, name, then level=flags ...
   for level in "$@"; do
     local id=${level%%=*}
     # shellcheck disable=SC2086
-    $compiler "${flags[@]}" ${level#*=} -DTAEL_LEVEL="$id" -c level.cpp -o "$out/$name-$id.o"
-    objects+=("$out/$name-$id.o")
+    for source in level quants/*; do
+      source=${source%.cpp}
+      [[ -f $source.cpp ]] || continue
+      $compiler "${flags[@]}" ${level#*=} -DTAEL_LEVEL="$id" -c "$source.cpp" -o "$out/$name-$id-${source##*/}.o"
+      objects+=("$out/$name-$id-${source##*/}.o")
+    done
     defines+=("-DTAEL_HAVE_${id^^}=1")
   done
   $compiler "${flags[@]}" "${defines[@]}" -static check.cpp dispatch.cpp "${objects[@]}" -o "$out/$name"

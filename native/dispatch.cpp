@@ -2,6 +2,8 @@
 #include "dispatch.h"
 
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <stdexcept>
 
 #if defined(__x86_64__)
@@ -90,15 +92,49 @@ bool agrees(const Kernels& level, const Kernels& baseline) {
     const Stats a = level.stats_f32(input.data(), n), b = baseline.stats_f32(input.data(), n);
     if (std::memcmp(&a, &b, sizeof a) != 0) return false;
     for (size_t i = 0; i < n; ++i) input[4 * i + 3] &= 0xBF;  // finite
-    if (level.q8_0_quantize(input.data(), ours.data(), n / 32) != -1) return false;
-    if (baseline.q8_0_quantize(input.data(), theirs.data(), n / 32) != -1 || !same()) return false;
-    other = ours;
-    level.q8_0_dequantize(other.data(), ours.data(), n / 32);
-    baseline.q8_0_dequantize(other.data(), theirs.data(), n / 32);
-    return same();
+    if (level.first_nonfinite(input.data(), n) != -1) return false;
+    for (size_t i = 0; i < n; i += 3) input[4 * i + 3] = 0x3F;
+    const Errors c = level.errors_f32(input.data(), other.data() + 1, n / 2);
+    const Errors d = baseline.errors_f32(input.data(), other.data() + 1, n / 2);
+    return std::memcmp(&c, &d, sizeof c) == 0;
+}
+
+const BlockKernel* find(const Kernels& level, const std::string& name) {
+    for (auto family = level.families; *family; ++family)
+        for (const BlockKernel* kernel = *family; kernel->name; ++kernel)
+            if (name == kernel->name) return kernel;
+    return nullptr;
+}
+
+// Rows of several sizes of numbers, with and without weights.
+bool agrees(const BlockKernel& ours, const BlockKernel& baseline) {
+    constexpr size_t rows = 3, length = 512, n = rows * length;
+    std::vector<float> source(n), weights(length), values(n), expected(n);
+    uint64_t random = 0x9E3779B97F4A7C15u;
+    const auto uniform = [&random] {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        return float(int32_t(random >> 32)) * 0x1p-31f;
+    };
+    for (size_t i = 0; i < n; ++i) source[i] = uniform() * uniform() * (i / length == 1 ? 100.0f : 0.05f);
+    for (size_t i = 0; i < length; ++i) weights[i] = uniform() * uniform() + 1.0f;
+    const size_t size = n / baseline.block * baseline.bytes;
+    std::vector<uint8_t> blocks(size), wanted(size);
+    for (const float* weight : {static_cast<const float*>(weights.data()), static_cast<const float*>(nullptr)}) {
+        if (!weight && baseline.needs_weights) continue;
+        ours.quantize(source.data(), blocks.data(), rows, length, weight);
+        baseline.quantize(source.data(), wanted.data(), rows, length, weight);
+        if (blocks != wanted) return false;
+    }
+    ours.dequantize(wanted.data(), values.data(), n / baseline.block);
+    baseline.dequantize(wanted.data(), expected.data(), n / baseline.block);
+    return std::memcmp(values.data(), expected.data(), 4 * n) == 0;
 }
 
 const Kernels* current = &kernels_baseline;
+bool forced = false;
+
+std::mutex checking;  // guards the table below
+std::map<const BlockKernel*, const BlockKernel*> checked;  // kernel of the level in use -> the one to use
 
 }  // namespace
 
@@ -119,6 +155,7 @@ const char* select_level(const std::string& name) {
         if (!level->runs || (!name.empty() && name != candidate.name)) continue;
         if (&candidate == &kernels_baseline || agrees(candidate, kernels_baseline)) {
             current = &candidate;
+            forced = !name.empty();
             return candidate.name;
         }
         if (!name.empty())
@@ -127,6 +164,22 @@ const char* select_level(const std::string& name) {
     std::string known;
     for (const std::string& one : runnable_levels()) known += (known.empty() ? "" : ", ") + one;
     throw std::invalid_argument("no kernels named '" + name + "' run here; there are: " + known);
+}
+
+const BlockKernel* block_kernel(const std::string& name) {
+    const BlockKernel* kernel = find(*current, name);
+    if (!kernel || current == &kernels_baseline) return kernel;
+    const std::lock_guard<std::mutex> lock(checking);
+    const auto known = checked.find(kernel);
+    if (known != checked.end()) return known->second;
+    const BlockKernel* baseline = find(kernels_baseline, name);
+    if (!agrees(*kernel, *baseline)) {
+        if (forced)
+            throw std::runtime_error("the " + std::string(current->name) + " kernel of " + name +
+                                     " disagrees with the baseline on this machine");
+        return checked[kernel] = baseline;
+    }
+    return checked[kernel] = kernel;
 }
 
 #if defined(__x86_64__)

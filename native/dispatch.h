@@ -20,6 +20,11 @@ std::vector<std::string> runnable_levels();
 // the self-check. Call it before other threads use the kernels.
 const char* select_level(const std::string& name);
 
+// The kernel of a block type on the level in use; null when there is none of this name. On its first use a type's
+// kernel is compared with the baseline's: on a difference the baseline's is used, or, when the level was forced,
+// std::runtime_error thrown. Thread-safe.
+const BlockKernel* block_kernel(const std::string& name);
+
 // While it lives, this thread rounds to nearest even and keeps subnormals, whatever another library set.
 class FloatEnvironment {
 public:

@@ -8,15 +8,22 @@
 #include "kernels/crc.h"
 #include "kernels/cast.h"
 #include "kernels/compare.h"
-#include "kernels/q8_0.h"
 #include "kernels/stats.h"
 
-#define TAEL_JOIN_(a, b) a##b
-#define TAEL_JOIN(a, b) TAEL_JOIN_(a, b)
 #define TAEL_TEXT_(a) #a
 #define TAEL_TEXT(a) TAEL_TEXT_(a)
 
 namespace tael {
+
+#define TAEL_FAMILY(name) TAEL_JOIN(quants_##name##_, TAEL_LEVEL)
+extern const BlockKernel TAEL_FAMILY(simple)[], TAEL_FAMILY(k_affine)[], TAEL_FAMILY(k_symmetric)[], TAEL_FAMILY(iq4)[],
+    TAEL_FAMILY(iq_grids)[], TAEL_FAMILY(iq1)[];
+
+namespace {
+constexpr const BlockKernel* kFamilies[] = {TAEL_FAMILY(simple), TAEL_FAMILY(k_affine), TAEL_FAMILY(k_symmetric),
+                                            TAEL_FAMILY(iq4),    TAEL_FAMILY(iq_grids), TAEL_FAMILY(iq1),
+                                            nullptr};
+}  // namespace
 
 extern const Kernels TAEL_JOIN(kernels_, TAEL_LEVEL) = {
     .name = TAEL_TEXT(TAEL_LEVEL),
@@ -34,9 +41,10 @@ extern const Kernels TAEL_JOIN(kernels_, TAEL_LEVEL) = {
     .f64_to_f32_odd = f64_to_f32_odd,
     .first_difference = first_difference,
     .count_differences = count_differences,
-    .q8_0_quantize = q8_0_quantize,
-    .q8_0_dequantize = q8_0_dequantize,
     .stats_f32 = stats_f32,
+    .errors_f32 = errors_f32,
+    .first_nonfinite = first_nonfinite,
+    .families = kFamilies,
 };
 
 }  // namespace tael

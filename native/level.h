@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "quants/block_kernel.h"
+
 namespace tael {
 
 // Over finite values, save for the counts. Eight interleaved double accumulators merged in a fixed order make the
@@ -12,6 +14,11 @@ namespace tael {
 struct Stats {
     uint64_t count, nan, inf, zero;
     double min, max, sum, sum_squares;
+};
+
+// How far `b` is from `a`; sums in the order of Stats.
+struct Errors {
+    double squared_error, squares_a, squares_b, products, max_error;
 };
 
 // Buffers may have any alignment and must not overlap. A narrowing cast returns how many finite inputs overflowed.
@@ -26,10 +33,10 @@ struct Kernels {
     Widen bf16_to_f32, f16_to_f32, f8_e4m3_to_f32, f8_e5m2_to_f32, f64_to_f32_odd;
     int64_t (*first_difference)(const void* a, const void* b, size_t n_bytes);
     uint64_t (*count_differences)(const void* a, const void* b, size_t n_items, size_t itemsize);
-    // Returns -1, or the index of the first element that is not finite (out is then unfinished).
-    int64_t (*q8_0_quantize)(const void* source, void* out, size_t n_blocks);
-    void (*q8_0_dequantize)(const void* source, void* out, size_t n_blocks);
     Stats (*stats_f32)(const void* source, size_t n);
+    Errors (*errors_f32)(const void* a, const void* b, size_t n);
+    int64_t (*first_nonfinite)(const void* source, size_t n);  // index, or -1
+    const BlockKernel* const* families;                        // tables of block types; null ends them
 };
 
 // Each is defined by one compilation of level.cpp; which exist depends on the processor family.

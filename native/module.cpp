@@ -5,13 +5,19 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <optional>
+#include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "dispatch.h"
 #include "gather.h"
 #include "kernels/polynomial.h"
+#include "quants/scales.h"
 #include "range_io.h"
 
 namespace nb = nanobind;
@@ -86,22 +92,111 @@ uint64_t widen(nb::handle source, nb::handle out, bool) {
     return 0;
 }
 
-int64_t q8_0_quantize(nb::handle source, nb::handle out) {
-    const Input input(source);
-    const Output output(out);
-    const size_t n = matching(input, 128, output, 34);
-    nb::gil_scoped_release release;
-    const FloatEnvironment environment;
-    return kernels().q8_0_quantize(input.data(), output.data(), n);
+const BlockKernel& block_type(const std::string& name) {
+    const BlockKernel* kernel = block_kernel(name);
+    if (!kernel) throw nb::value_error(("no block type named " + name).c_str());
+    return *kernel;
 }
 
-void q8_0_dequantize(nb::handle source, nb::handle out) {
+const float* floats(const Buffer& buffer) {
+    if (reinterpret_cast<uintptr_t>(buffer.data()) % alignof(float) != 0)
+        throw nb::value_error("float32 buffers must be aligned to 4 bytes");
+    return static_cast<const float*>(buffer.data());
+}
+
+// Rows of finite floats into blocks. Weights that leave a scale without a finite value (all of a row's being zero can)
+// count as none for that row. Returns -1, or the first block whose scale no float16 holds.
+int64_t quantize_rows(const BlockKernel& kernel, const float* from, uint8_t* to, size_t rows, size_t length,
+                      const float* weights) {
+    kernel.quantize(from, to, rows, length, weights);
+    const size_t row_blocks = length / kernel.block;
+    const int64_t bad = first_bad_scale(kernel.name, to, rows * row_blocks, kernel.bytes);
+    if (bad < 0 || !weights) return bad;
+    std::vector<float> equal(kernel.needs_weights ? length : 0, 1.0f);
+    for (size_t row = size_t(bad) / row_blocks; row < rows; ++row) {
+        uint8_t* blocks = to + row * row_blocks * kernel.bytes;
+        if (first_bad_scale(kernel.name, blocks, row_blocks, kernel.bytes) < 0) continue;
+        kernel.quantize(from + row * length, blocks, 1, length, kernel.needs_weights ? equal.data() : nullptr);
+        const int64_t still = first_bad_scale(kernel.name, blocks, row_blocks, kernel.bytes);
+        if (still >= 0) return int64_t(row * row_blocks) + still;
+    }
+    return -1;
+}
+
+int64_t quantize(const std::string& name, nb::handle source, nb::handle out, size_t row_length, nb::handle weights) {
     const Input input(source);
     const Output output(out);
-    const size_t n = matching(input, 34, output, 128);
+    const BlockKernel& kernel = block_type(name);
+    matching(input, 4 * size_t(kernel.block), output, kernel.bytes);
+    if (row_length == 0 || row_length % kernel.block != 0 || input.size() % (4 * row_length) != 0)
+        throw nb::value_error("row_length must be whole blocks, and the source whole rows");
+    const float* from = floats(input);
+    std::optional<Input> importance;
+    if (!weights.is_none()) {
+        importance.emplace(weights);
+        if (importance->size() != 4 * row_length)
+            throw nb::value_error("weights must be float32, one per element of a row");
+    }
+    const float* weight = importance ? floats(*importance) : nullptr;
+    if (!weight && kernel.needs_weights) throw nb::value_error((name + " needs weights").c_str());
+    for (size_t i = 0; weight && i < row_length; ++i)
+        if (!(weight[i] >= 0.0f && weight[i] <= __FLT_MAX__))
+            throw nb::value_error("weights must be finite and not negative");
     nb::gil_scoped_release release;
     const FloatEnvironment environment;
-    kernels().q8_0_dequantize(input.data(), output.data(), n);
+    const size_t rows = input.size() / (4 * row_length), row_bytes = row_length / kernel.block * kernel.bytes;
+    const size_t step = std::max<size_t>(1, 32768 / row_length);  // rows that stay in the cache between check and kernel
+    auto* to = static_cast<uint8_t*>(output.data());
+    for (size_t row = 0; row < rows; row += step) {
+        const size_t count = std::min(step, rows - row);
+        const int64_t bad = kernels().first_nonfinite(from + row * row_length, count * row_length);
+        if (bad >= 0) return int64_t(row * row_length) + bad;
+        const int64_t block = quantize_rows(kernel, from + row * row_length, to + row * row_bytes, count, row_length, weight);
+        if (block >= 0) return -2 - (int64_t(row * row_length / kernel.block) + block);
+    }
+    return -1;
+}
+
+void dequantize(const std::string& name, nb::handle source, nb::handle out) {
+    const Input input(source);
+    const Output output(out);
+    const BlockKernel& kernel = block_type(name);
+    const size_t n = matching(input, kernel.bytes, output, 4 * size_t(kernel.block));
+    auto* to = const_cast<float*>(floats(output));
+    nb::gil_scoped_release release;
+    const FloatEnvironment environment;
+    kernel.dequantize(static_cast<const uint8_t*>(input.data()), to, n);
+}
+
+nb::tuple errors_f32(nb::handle a, nb::handle b) {
+    const Input left(a), right(b);
+    if (left.size() != right.size() || left.size() % 4 != 0) throw nb::value_error("the buffers are not as many float32");
+    Errors e;
+    {
+        nb::gil_scoped_release release;
+        const FloatEnvironment environment;
+        e = kernels().errors_f32(left.data(), right.data(), left.size() / 4);
+    }
+    return nb::make_tuple(e.squared_error, e.squares_a, e.squares_b, e.products, e.max_error);
+}
+
+// Where `count` strings end, each behind its length of `width` bytes; -1 when they run past the end.
+int64_t skip_strings(nb::handle data, size_t start, uint64_t count, size_t width) {
+    const Input input(data);
+    if (width != 4 && width != 8) throw nb::value_error("a length has 4 or 8 bytes");
+    const auto* bytes = static_cast<const uint8_t*>(input.data());
+    const size_t size = input.size();
+    nb::gil_scoped_release release;
+    size_t at = start;
+    for (uint64_t i = 0; i < count; ++i) {
+        if (at > size || size - at < width) return -1;
+        uint64_t length = 0;
+        memcpy(&length, bytes + at, width);  // little-endian, as the machine is
+        at += width;
+        if (length > size - at) return -1;
+        at += size_t(length);
+    }
+    return at <= size ? int64_t(at) : -1;
 }
 
 nb::tuple stats_f32(nb::handle source) {
@@ -215,6 +310,8 @@ NB_MODULE(_native, m) {
     cast("f8_e4m3_to_f32", &widen<&Kernels::f8_e4m3_to_f32, 1, 4>);
     cast("f8_e5m2_to_f32", &widen<&Kernels::f8_e5m2_to_f32, 1, 4>);
 
-    m.def("q8_0_quantize", &q8_0_quantize, "source"_a, "out"_a);
-    m.def("q8_0_dequantize", &q8_0_dequantize, "source"_a, "out"_a);
+    m.def("quantize", &quantize, "type"_a, "source"_a, "out"_a, "row_length"_a, "weights"_a.none() = nb::none());
+    m.def("dequantize", &dequantize, "type"_a, "source"_a, "out"_a);
+    m.def("errors_f32", &errors_f32, "a"_a, "b"_a);
+    m.def("skip_strings", &skip_strings, "data"_a, "start"_a, "count"_a, "width"_a);
 }

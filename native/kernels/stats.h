@@ -67,5 +67,51 @@ Stats stats_f32(const void* source, size_t n) {
     return result;
 }
 
+// Both are finite. Padding adds zeros to every sum.
+Errors errors_f32(const void* a, const void* b, size_t n) {
+    const auto* left = static_cast<const uint8_t*>(a);
+    const auto* right = static_cast<const uint8_t*>(b);
+    f64x8 errors = {}, squares_a = {}, squares_b = {}, products = {}, largest = {};
+    for (size_t i = 0; i < n; i += 8) {
+        f32x8 x = {}, y = {};
+        const size_t size = n - i < 8 ? 4 * (n - i) : 32;
+        memcpy(&x, left + 4 * i, size);
+        memcpy(&y, right + 4 * i, size);
+        const f64x8 wide_x = __builtin_convertvector(x, f64x8), wide_y = __builtin_convertvector(y, f64x8);
+        const f64x8 difference = wide_x - wide_y, negated = wide_y - wide_x;
+        errors += difference * difference;
+        squares_a += wide_x * wide_x;
+        squares_b += wide_y * wide_y;
+        products += wide_x * wide_y;
+        const f64x8 distance = difference > negated ? difference : negated;
+        largest = distance > largest ? distance : largest;
+    }
+    Errors result = {};
+    for (int lane = 0; lane < 8; ++lane) {
+        result.squared_error += errors[lane];
+        result.squares_a += squares_a[lane];
+        result.squares_b += squares_b[lane];
+        result.products += products[lane];
+        result.max_error = largest[lane] > result.max_error ? largest[lane] : result.max_error;
+    }
+    return result;
+}
+
+int64_t first_nonfinite(const void* source, size_t n) {
+    const auto* bits = static_cast<const u32*>(source);
+    for (size_t start = 0; start < n; start += 4096) {
+        const size_t end = n - start < 4096 ? n : start + 4096;
+        uint32_t largest = 0;  // magnitudes order as their bits do
+        for (size_t i = start; i < end; ++i) {
+            const uint32_t magnitude = bits[i] & 0x7FFFFFFFu;
+            largest = magnitude > largest ? magnitude : largest;
+        }
+        if (largest < 0x7F800000u) continue;
+        for (size_t i = start; i < end; ++i)
+            if ((bits[i] & 0x7FFFFFFFu) >= 0x7F800000u) return int64_t(i);
+    }
+    return -1;
+}
+
 }  // namespace
 }  // namespace tael

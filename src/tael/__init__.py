@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from tael.core.problem import Problem as Problem
     from tael.core.tensor import Tensor as Tensor
     from tael.core.tensor import TensorInfo as TensorInfo
+    from tael.edit import edit as edit
     from tael.errors import TaelError as TaelError
     from tael.formats import open_checkpoint as open
     from tael.formats.registry import Format as Format
+    from tael.quantize import quantize as quantize
 
 __version__ = "0.1.0"
 
@@ -40,6 +42,8 @@ _WHERE = {
     "open": "tael.formats:open_checkpoint",
     "inspect": "tael.api:inspect",
     "convert": "tael.convert:convert",
+    "quantize": "tael.quantize:quantize",
+    "edit": "tael.edit:edit",
     "verify": "tael.api:verify",
     "diff": "tael.api:diff",
     "hash": "tael.api:hash",
@@ -68,9 +72,11 @@ __all__ = [
     "convert",
     "diff",
     "dtype",
+    "edit",
     "hash",
     "inspect",
     "open",
+    "quantize",
     "verify",
 ]
 

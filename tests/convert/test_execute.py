@@ -55,7 +55,7 @@ def hard_plan(folder: Path, rows: int = 64) -> tuple[Plan, bytes]:
     from tael import kernels
 
     quantized = bytearray(values.nbytes // 128 * 34)
-    kernels.q8_0_quantize(values, quantized)
+    assert kernels.quantize("Q8_0", values, quantized, 256) == -1
     wanted = [values.tobytes(), values.T.tobytes(), values.astype(ml_dtypes.bfloat16).tobytes(), bytes(quantized)]
     return plan, b"".join((b"HEADER".ljust(64, b"\0"), *wanted, values[rows // 2 :].tobytes()))
 
@@ -63,6 +63,7 @@ def hard_plan(folder: Path, rows: int = 64) -> tuple[Plan, bytes]:
 def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execution, "UNIT_BYTES", 4096)
     monkeypatch.setattr(planning, "UNIT_BYTES", 4096)
+    monkeypatch.setattr(planning, "UNIT_ELEMENTS", 4096)
 
 
 @pytest.mark.parametrize("threads", [1, 3])

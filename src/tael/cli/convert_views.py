@@ -62,7 +62,7 @@ def planned(out: Screen, conversion: Conversion, threads: int) -> None:
     table(out, [Column(gives=True), Column(right=True), Column(right=True)], rows)
     if len(shown) < len(plan.files):
         out.line(f"  ... {len(plan.files) - len(shown)} more")
-    free = shutil.disk_usage(_existing(plan.path)).free
+    free = shutil.disk_usage(existing(plan.path)).free
     out.heading("needs")
     table(out, [Column(), Column(right=True), Column(style="dim")], [
         ("memory", size(plan.peak_memory(threads)), f"at most, with {plural(threads, 'thread')}"),
@@ -116,7 +116,7 @@ def _warnings(conversion: Conversion, out: Screen) -> list[str]:
     return lines
 
 
-def _existing(path: str) -> Path:
+def existing(path: str) -> Path:
     """The nearest folder above `path` that is there."""
     return next(folder for folder in (Path(path).absolute().parents) if folder.exists())
 

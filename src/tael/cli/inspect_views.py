@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ _TYPES = 4
 _PARTS = 4
 _CONFIG = 40  # values looked at
 _METADATA = 4
+_ITEMS = 3
 _PROBLEMS = 4
 _SEVERITY = {"fatal": 0, "warning": 1, "note": 2}
 
@@ -182,7 +184,29 @@ def metadata(out: Screen, entries: Mapping[str, Any], most: int | None) -> None:
 
 
 def _value(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    from tael.inspection.plain import LONG, plain
+
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Sequence) and len(value) > LONG:
+        first = ", ".join(map(_value_inside, islice(value, _ITEMS)))
+        return f"{len(value):,} items: {first}, ..."
+    return repr(_shortest(value)) if isinstance(value, float) else _value_inside(plain(value, brief=True))
+
+
+def _value_inside(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _shortest(value: float) -> float:
+    """The shortest decimal of a value that has single precision: 1e-05, not 9.999999747378752e-06."""
+    short = float(f"{value:.7g}")
+    try:
+        same = struct.pack("<f", short) == struct.pack("<f", value)
+        single: bool = struct.unpack("<f", struct.pack("<f", value))[0] == value
+    except OverflowError:
+        return value
+    return short if same and single else value
 
 
 def problems(out: Screen, found: Sequence[Problem], most: int, path: str) -> None:

@@ -48,6 +48,15 @@ def size(text: str | None) -> int | None:
     return None if text is None else parse_size(text)
 
 
+def whole(option: str, text: str | None) -> int | None:
+    """A number from 1."""
+    if text is None:
+        return None
+    if not text.isdecimal() or len(text) > 9 or int(text) < 1:
+        raise TaelError(f"{option} '{safe(text, 40)}': not a whole number from 1")
+    return int(text)
+
+
 def threads(text: str | None) -> int | None:
     if text is None:
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,19 @@ def document(schema: str, body: Mapping[str, Any]) -> None:
     indent = 2 if sys.stdout.isatty() else None
     text = json.dumps({"schema": schema, **body}, ensure_ascii=False, allow_nan=False, default=str, indent=indent)
     sys.stdout.write(json_line(text) + "\n")
+
+
+def write_text(path: str, text: str) -> None:
+    """Writes a small file whole; `TargetError` when it cannot be."""
+    from tael.convert.atomic import target_error
+
+    part = f"{path}.part"
+    try:
+        with open(part, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(part, path)
+    except OSError as error:
+        raise target_error(error, path) from None
 
 
 def plain(value: Any) -> Any:

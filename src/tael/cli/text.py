@@ -121,7 +121,7 @@ def plural(number: int, noun: str) -> str:
     """ "1 tensor", "3,072 tensors" """
     if number == 1:
         return f"1 {noun}"
-    return f"{number:,} {noun[:-1]}ies" if noun.endswith("y") else f"{number:,} {noun}s"
+    return f"{number:,} {noun[:-1]}ies" if noun.endswith("ry") else f"{number:,} {noun}s"
 
 
 def seconds(value: float) -> str:

@@ -7,15 +7,19 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tael.convert import transforms
+from tael.convert.blocks import KEY as KEPT_BLOCKS
+from tael.convert.blocks import fitted
+from tael.convert.blocks import restore as restore_blocks
 from tael.convert.execute import ExecutionReport
 from tael.convert.execute import execute as run_plan
 from tael.convert.losses import losses as losses_of
 from tael.convert.plan import Plan, Target
 from tael.core.callable_module import make_callable
-from tael.core.checkpoint import Checkpoint
+from tael.core.checkpoint import Checkpoint, Transform
 from tael.core.limits import DEFAULT, Limits
 from tael.core.problem import Problem
 from tael.core.progress import SILENT, Progress
@@ -66,6 +70,9 @@ def convert(
     weight_norm: str | None = None,
     keep_all: bool = False,
     shard_size: int | None = None,
+    shard_tensors: int | None = None,
+    reserve: int = 0,
+    keep_blocks: bool = False,
     saturate: bool = False,
     allow_expand: bool = False,
     skip_damaged: bool = False,
@@ -81,13 +88,15 @@ def convert(
 ) -> Conversion:
     """Convert `src` (file, folder, shard set, URL) to `dst`; the format is `to`, else what `dst`'s name says.
 
-    dtype: cast every float tensor to it; `saturate` clamps instead of overflowing to inf.
+    dtype: cast every float tensor to it; `saturate` clamps instead of overflowing to inf. Blocks (Q4_K, ...) are floats
+    in that sense, and become F32 in a container that lacks them, unless `keep_blocks` keeps their bytes as U8.
     select, drop, rename: glob patterns, `OLD=NEW` rules (see `transforms`).
     part: which part of a training checkpoint ("weights" by default, "ema", ...); `keep_all` keeps everything.
     strip_prefix: a prefix to take off, or "auto" (`module.`, `_orig_mod.`, ...).
     fix_names: `LayerNorm.gamma` and `beta` become weight and bias.
     weight_norm: "fold" pairs into plain weights, or spell them the one way or the other.
-    shard_size: bytes of one file, beyond which the target becomes a sharded set with an index.
+    shard_size: bytes of one file, beyond which the target becomes a sharded set; GGUF: also `shard_tensors`, and
+    `reserve`, bytes left free behind the metadata for later edits.
     strict: raise `LossRefusedError` if the target cannot hold something. verify: compare the result with the source.
     Memory stays within `max_memory`, which does not depend on the size of the model.
     """
@@ -95,9 +104,13 @@ def convert(
     if shard_size is not None and not isinstance(shard_size, int):
         raise TransformError(f"shard_size {shard_size!r} is not a number of bytes")
     with open_checkpoint(src, source_format, limits) as opened, _naming(opened.path):
+        fmt = target_format(os.fspath(dst), to)
+        keep_blocks = keep_blocks or (dtype is None and KEPT_BLOCKS in opened.metadata)
+        blocks = partial(fitted, dtypes=fmt.dtypes, to_float=dtype is not None, keep_blocks=keep_blocks)
         checkpoint = select_tensors(
             opened,
             dtype=dtype,
+            blocks=blocks,
             select=select,
             drop=drop,
             rename=rename,
@@ -110,7 +123,9 @@ def convert(
             allow_expand=allow_expand,
             skip_damaged=skip_damaged,
         )
-        plan = plan_conversion(checkpoint, dst, to=to, shard_size=shard_size)
+        plan = plan_conversion(
+            checkpoint, dst, to=to, shard_size=shard_size, shard_tensors=shard_tensors, reserve=reserve
+        )
         if strict and plan.losses:
             raise LossRefusedError(
                 "; ".join(str(loss) for loss in plan.losses),
@@ -156,6 +171,7 @@ def select_tensors(
     checkpoint: Checkpoint,
     *,
     dtype: str | None = None,
+    blocks: Transform | None = None,
     select: Sequence[str] = (),
     drop: Sequence[str] = (),
     rename: Sequence[str] = (),
@@ -168,12 +184,14 @@ def select_tensors(
     allow_expand: bool = False,
     skip_damaged: bool = False,
 ) -> Checkpoint:
-    """`checkpoint` as `convert` would write it, in this order: part, damage, selection, names, dtype. Nothing is read,
-    except with `skip_damaged`, which has to compare stored checksums to know what is damaged."""
+    """`checkpoint` as `convert` would write it, in this order: part, damage, selection, names, blocks, dtype.
+
+    Nothing is read, except with `skip_damaged`, which has to compare stored checksums to know what is damaged.
+    """
     from tael.training import names
     from tael.training.parts import select as select_part
 
-    checkpoint = select_part(checkpoint, part, strip_prefix=strip_prefix, keep_all=keep_all)
+    checkpoint = select_part(restore_blocks(checkpoint), part, strip_prefix=strip_prefix, keep_all=keep_all)
     if select:
         checkpoint = transforms.select(select)(checkpoint)
     if drop:
@@ -196,13 +214,21 @@ def select_tensors(
         raise TransformError(f"weight_norm {weight_norm!r}", hint="it is fold, parametrizations or weight_g")
     if rename:
         checkpoint = transforms.rename(rename)(checkpoint)
+    if blocks is not None:
+        checkpoint = blocks(checkpoint)
     if dtype is not None:
         checkpoint = transforms.cast(dtype, saturate=saturate)(checkpoint)
     return checkpoint
 
 
 def plan_conversion(
-    checkpoint: Checkpoint, dst: str | os.PathLike[str], *, to: str | None = None, shard_size: int | None = None
+    checkpoint: Checkpoint,
+    dst: str | os.PathLike[str],
+    *,
+    to: str | None = None,
+    shard_size: int | None = None,
+    shard_tensors: int | None = None,
+    reserve: int = 0,
 ) -> Plan:
     """The plan that writes `checkpoint` to `dst`, with every loss. No payload is read."""
     path = os.fspath(dst)
@@ -219,10 +245,15 @@ def plan_conversion(
         raise SourceNotFoundError("holds no tensors to write", path=checkpoint.path)
     if shard_size is not None and "shards" not in fmt.capabilities:
         raise UnsupportedFormatError(
-            f"{fmt.title} is one file: it is not written in shards", path=path, hint="SafeTensors and folders can be"
+            f"{fmt.title} is one file: it is not written in shards",
+            path=path,
+            hint="SafeTensors, GGUF and folders can be",
         )
+    options = {key: value for key, value in (("shard_tensors", shard_tensors), ("reserve", reserve)) if value}
+    if options and fmt.id != "gguf":
+        raise UnsupportedFormatError(f"{fmt.title} has no {' and no '.join(options)}: that is for GGUF", path=path)
     folder = "folder" in fmt.capabilities
-    plan = fmt.layout(checkpoint, Target(path.rstrip("/") if folder else path, shard_size, folder))
+    plan = fmt.layout(checkpoint, Target(path.rstrip("/") if folder else path, shard_size, folder, options))
     known = {(loss.kind, loss.detail) for loss in plan.losses}
     more = [loss for loss in (*checkpoint.losses, *losses_of(checkpoint, fmt)) if (loss.kind, loss.detail) not in known]
     checks = {id(check): check for tensor in checkpoint.tensors.values() for check in tensor.checks}

@@ -8,6 +8,7 @@ A unit is about 8 MiB of output. Its slices' CRC-32s are taken in passing: they 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import queue
@@ -36,6 +37,7 @@ from tael.convert.plan import (
     spans_of,
     unit_blocks,
 )
+from tael.core.block_ops import is_quantize, sharing
 from tael.core.evaluate import Counters, as_bytes, block_dtype, read_blocks
 from tael.core.progress import SILENT, Progress
 from tael.core.source import ByteSource, FileSource, read
@@ -73,6 +75,7 @@ class ExecutionReport:
     resumed_bytes: int = 0
     overflow: dict[str, int] = field(default_factory=dict)
     nan_lost: dict[str, int] = field(default_factory=dict)
+    errors: dict[tuple[int, str], kernels.Errors] = field(default_factory=dict)  # by number of the file and tensor
 
 
 def default_threads() -> int:
@@ -89,12 +92,14 @@ def execute(
     max_memory: int | None = None,
     force: bool = False,
     resume: bool = False,
+    measure: bool = False,
     progress: Progress = SILENT,
 ) -> ExecutionReport:
-    """Write the plan's files. `inputs` (and what the parts read) are protected and checked for change at the end.
+    """Write the plan's files. `measure`: compare what is quantized with its source; a resumed run then starts anew.
+    `inputs` (and what the parts read) are protected and checked for change at the end.
 
-    Raises `TargetError` kinds before writing, any reading error while writing. Bad input removes what was
-    written; an interrupt, a full disk or a failing network keep it for `resume`.
+       Raises `TargetError` kinds before writing, any reading error while writing. Bad input removes what was
+       written; an interrupt, a full disk or a failing network keep it for `resume`.
     """
     threads = threads or default_threads()
     if max_memory is not None and plan.peak_memory(threads) > max_memory:
@@ -108,7 +113,7 @@ def execute(
     output.check(force=force, inputs=list(sources.values()), input_folder=input_folder)
     output.check_space()
     started = time.monotonic()
-    run = _Run(plan, output, threads, progress)
+    run = _Run(plan, output, threads, progress, measure)
     try:
         begun = output.open(plan_hash(plan) if run.records else "", resume=resume)
     except BaseException:
@@ -116,7 +121,7 @@ def execute(
         raise
     progress.start(plan.nbytes, os.path.basename(plan.path))
     try:
-        if begun:
+        if begun and not measure:
             run.take_over()
         run.units()
         run.remaining_checks()
@@ -157,6 +162,9 @@ def cut(file: OutputFile, number: int) -> list[Unit]:
     for index, part in enumerate(file.parts):
         if isinstance(part, Deferred):
             continue
+        alone = isinstance(part, Compute) and is_quantize(part.node)  # so that other files are cut at the same rows
+        if alone:
+            flush()
         if isinstance(part, Compute):
             width = part.node.dtype.block_bytes
             step = unit_blocks(part.node)
@@ -169,19 +177,38 @@ def cut(file: OutputFile, number: int) -> list[Unit]:
                 flush()
             slices.append(Slice(index, start, count))
             size += count * width
+            if alone:
+                flush()
     flush()
     return units
+
+
+def grouped(units: Sequence[Unit], plan: Plan) -> list[list[Unit]]:
+    """Units that one thread runs in a row: those of several files that quantize the same rows of one tensor."""
+    if len(plan.files) == 1:
+        return [[unit] for unit in units]
+    groups: dict[object, list[Unit]] = {}
+    for unit in units:
+        first = unit.slices[0]
+        part = plan.files[unit.file].parts[first.part]
+        key: object = (unit.file, unit.number)
+        if isinstance(part, Compute) and is_quantize(part.node):
+            key = (part.tensor, first.start * part.node.dtype.block)
+        groups.setdefault(key, []).append(unit)
+    return list(groups.values())
 
 
 class _Run:
     """The state of one execution."""
 
-    def __init__(self, plan: Plan, output: Output, threads: int, progress: Progress) -> None:
+    def __init__(self, plan: Plan, output: Output, threads: int, progress: Progress, measure: bool) -> None:
         self.plan, self.output, self.threads, self.progress = plan, output, threads, progress
-        self.todo = [unit for number, file in enumerate(plan.files) for unit in cut(file, number)]
+        self.todo = grouped([unit for number, file in enumerate(plan.files) for unit in cut(file, number)], plan)
+        self.measure = measure
         self.report = ExecutionReport(list(output.finals), plan.nbytes)
         self.records = plan.nbytes >= JOURNAL_FROM
         self.crcs: dict[tuple[int, int], list[tuple[int, int, int]]] = {}  # file, part -> (start, crc, bytes)
+        self.errors: dict[tuple[int, str], list[tuple[int, kernels.Errors]]] = {}  # start and errors, of each piece
         self.checks: dict[tuple[int, int, int], list[Check]] = {}
         for check in plan.checks:
             key = (id(check.span.source), check.span.offset, check.span.nbytes)
@@ -197,16 +224,16 @@ class _Run:
     def take_over(self) -> None:
         """Believe the journal, after comparing every finished unit with what is on disk."""
         finished = self.output.journal.load(self.plan.path)
-        left = []
-        for unit in self.todo:
-            done = finished.get((unit.file, unit.number))
-            if done is not None and done.crcs == tuple(self._crc_on_disk(unit, piece) for piece in unit.slices):
-                self._account(unit, done)
-                self.report.resumed_bytes += unit.nbytes
-                self.progress.advance(unit.nbytes)
-            else:
-                left.append(unit)
-        self.todo = left
+        self.todo = [left for group in self.todo if (left := [u for u in group if not self._taken_over(u, finished)])]
+
+    def _taken_over(self, unit: Unit, finished: Mapping[tuple[int, int], Finished]) -> bool:
+        done = finished.get((unit.file, unit.number))
+        if done is None or done.crcs != tuple(self._crc_on_disk(unit, piece) for piece in unit.slices):
+            return False
+        self._account(unit, done)
+        self.report.resumed_bytes += unit.nbytes
+        self.progress.advance(unit.nbytes)
+        return True
 
     def _crc_on_disk(self, unit: Unit, piece: Slice) -> int:
         offset, size = self._range(unit, piece)
@@ -227,12 +254,15 @@ class _Run:
     def units(self) -> None:
         """Run all units that are left."""
         if self.threads == 1 or len(self.todo) <= 1:
-            for unit in self.todo:
-                self._finish_unit(unit, self._execute(unit))
-                self.progress.advance(unit.nbytes)
+            for group in self.todo:
+                for size in self._run_group(group):
+                    self.progress.advance(size)
         else:
             self._run_threads()
         self._save()
+        for key, pieces in self.errors.items():  # in order: float sums are then the same every time
+            pieces.sort(key=lambda piece: piece[0])
+            self.report.errors[key] = functools.reduce(kernels.Errors.merged, (errors for _, errors in pieces))
 
     def _run_threads(self) -> None:
         pending = iter(self.todo)
@@ -242,11 +272,11 @@ class _Run:
             try:
                 while not self._stop.is_set():
                     with self._lock:
-                        unit = next(pending, None)
-                    if unit is None:
+                        group = next(pending, None)
+                    if group is None:
                         break
-                    self._finish_unit(unit, self._execute(unit))
-                    done.put(unit.nbytes)
+                    for size in self._run_group(group):
+                        done.put(size)
             except BaseException as error:
                 self._stop.set()
                 done.put(error)
@@ -278,6 +308,13 @@ class _Run:
                     self._save()
             raise failure
 
+    def _run_group(self, group: Sequence[Unit]) -> Iterator[int]:
+        """Executes the units one after the other; yields the bytes of each."""
+        with sharing() if len(group) > 1 else contextlib.nullcontext():
+            for unit in group:
+                self._finish_unit(unit, self._execute(unit))
+                yield unit.nbytes
+
     def _execute(self, unit: Unit) -> Finished:
         fd = self.output.fds[unit.file]
         parts = self.plan.files[unit.file].parts
@@ -300,7 +337,7 @@ class _Run:
                         raise
                 case Compute(node=node, tensor=tensor):
                     out = np.empty(piece.count, block_dtype(node.dtype))
-                    counters = Counters()
+                    counters = Counters(measure=self.measure)
                     try:
                         read_blocks(node, piece.start, out, counters)
                     except TaelError as error:
@@ -308,6 +345,9 @@ class _Run:
                         raise
                     _write(fd, as_bytes(out), offset)
                     crcs.append(kernels.crc32(as_bytes(out)))
+                    if counters.errors is not None:
+                        with self._lock:
+                            self.errors.setdefault((unit.file, tensor), []).append((piece.start, counters.errors))
                     if counters.overflow or counters.nan_lost:
                         before = counts.get(tensor, (0, 0))
                         counts[tensor] = (before[0] + counters.overflow, before[1] + counters.nan_lost)

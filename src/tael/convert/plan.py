@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tael.core.block_ops import is_quantize
 from tael.core.evaluate import working_bytes
 from tael.core.node import Contiguous, Node, SourceTable, Span, nbytes, span_to_json, spans, to_json
 from tael.core.problem import Loss
 from tael.core.tensor import Check, Tensor, chunk_alignment
 
 UNIT_BYTES = 8 << 20  # the working set of one unit of execution
+UNIT_ELEMENTS = 1 << 20  # what a unit quantizes
 BASE_MEMORY = 60 << 20  # interpreter, numpy and tael themselves, measured
 
 
@@ -182,6 +184,8 @@ def unit_blocks(node: Node) -> int:
     scratch = working_bytes(node, 2 * sample) - working_bytes(node, sample)
     fit = max(1, UNIT_BYTES // (size + -(-scratch // sample)))
     row = grid[-1] if grid else 1
+    if is_quantize(node):  # by elements, so that one source is cut alike for every type
+        fit = UNIT_ELEMENTS // node.dtype.block
     step = math.lcm(row, each) if row > 0 else each
     step = step if step <= fit else each
     return max(step, min(fit, total) // step * step)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,9 @@ import numpy.typing as npt
 from tael.core.dtypes import DType
 from tael.core.node import Box, Contiguous, Node, Op, Span, Strided, Tiled, contiguous_strides
 from tael.errors import UnsupportedTensorError
+
+if TYPE_CHECKING:
+    from tael.kernels import Errors
 
 Blocks = npt.NDArray[Any]
 
@@ -31,6 +34,8 @@ class Counters:
 
     overflow: int = 0  # finite, but beyond the target's range
     nan_lost: int = 0  # NaN into a type that has none
+    measure: bool = False  # compare what is quantized with its source
+    errors: Errors | None = None  # of that comparison
 
     def add(self, other: Counters) -> None:
         self.overflow += other.overflow

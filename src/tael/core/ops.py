@@ -13,6 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
+from tael.core.block_ops import Dequantize, Importance, Quantize
 from tael.core.dtypes import DType
 from tael.core.evaluate import (
     Blocks,
@@ -26,7 +27,17 @@ from tael.core.evaluate import (
     working_bytes,
 )
 from tael.core.node import Box, Contiguous, Node, Op
+from tael.core.repack import Repack
 from tael.errors import TransformError, UnsupportedTensorError
+
+# The block types that kernels quantize and dequantize; which of them cannot do without importance weights, and which
+# do not look at them. Source: ggml_quantize_chunk in ggml.
+BLOCK_TYPES = frozenset({
+    "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ1_S", "IQ1_M", "IQ2_XXS",
+    "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ4_NL", "IQ4_XS", "TQ1_0", "TQ2_0", "MXFP4", "NVFP4", "Q1_0", "Q2_0",
+})  # fmt: skip
+NEED_WEIGHTS = frozenset(("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS"))
+IGNORE_WEIGHTS = frozenset(("Q8_0", "TQ1_0", "TQ2_0", "MXFP4", "NVFP4", "Q1_0", "Q2_0"))
 
 
 class Evaluator(Protocol):
@@ -100,22 +111,6 @@ class _ByteSwap(_Elementwise):
         np.frombuffer(as_bytes(out), np.uint8).reshape(-1, item)[...] = source[:, ::-1]
 
 
-class _QuantizeQ8(_Elementwise):
-    def compute(self, node: Op, given: Blocks, out: Blocks, counters: Counters) -> None:
-        from tael import kernels
-
-        bad = kernels.q8_0_quantize(as_bytes(given), as_bytes(out))
-        if bad >= 0:
-            raise UnsupportedTensorError(f"element {bad} of the range is not finite: it cannot be quantized")
-
-
-class _DequantizeQ8(_Elementwise):
-    def compute(self, node: Op, given: Blocks, out: Blocks, counters: Counters) -> None:
-        from tael import kernels
-
-        kernels.q8_0_dequantize(as_bytes(given), as_bytes(out))
-
-
 def cast(node: Node, to: DType, *, saturate: bool = False) -> Node:
     """Every float dtype to every float dtype, to nearest even. The same dtype gives `node` itself."""
     if node.dtype == to:
@@ -134,23 +129,44 @@ def byteswap(node: Node) -> Node:
     return node if item == 1 else Op(node.dtype, node.shape, "byteswap", (node,), {"item": item})
 
 
-def quantize(node: Node, to: DType) -> Node:
-    """F32 (or any float, through F32) to a block-quantized dtype."""
+def quantize(node: Node, to: DType, weights: Node | None = None) -> Node:
+    """F32 (or any float, through F32) to a block type of ggml.
+
+    weights: F32 importances of shape (matrices, row length); the rows of `node` are as many equal parts.
+    """
     from tael.core.dtypes import DTYPES
 
-    if to.name != "Q8_0":
+    if to.name not in BLOCK_TYPES:
         raise UnsupportedTensorError(f"no quantizer for {to}")
     to.grid(node.shape)
-    return Op(to, node.shape, "quantize_q8_0", (cast(node, DTYPES["F32"]),))
+    inputs: tuple[Node, ...] = (cast(node, DTYPES["F32"]),)
+    if weights is None and to.name in NEED_WEIGHTS:
+        raise UnsupportedTensorError(f"{to} needs an importance matrix", hint="give one with --imatrix FILE")
+    if weights is not None and to.name not in IGNORE_WEIGHTS:
+        rows = math.prod(node.shape[:-1])
+        if len(weights.shape) != 2 or weights.shape[1] != node.shape[-1] or rows % max(1, weights.shape[0]):
+            raise TransformError(f"importance weights of {list(weights.shape)} do not fit {list(node.shape)}")
+        inputs = (*inputs, weights)
+    return Op(to, node.shape, "quantize", inputs)
 
 
 def dequantize(node: Node) -> Node:
-    """A block-quantized dtype to F32."""
+    """A block type of ggml to F32; any other float dtype through a cast."""
     from tael.core.dtypes import DTYPES
 
-    if node.dtype.name != "Q8_0":
+    if node.dtype.is_float:
+        return cast(node, DTYPES["F32"])
+    if node.dtype.name not in BLOCK_TYPES:
         raise UnsupportedTensorError(f"no dequantizer for {node.dtype}")
-    return Op(DTYPES["F32"], node.shape, "dequantize_q8_0", (node,))
+    return Op(DTYPES["F32"], node.shape, "dequantize", (node,))
+
+
+def importance(sums: Node, counts: Node | None = None, *, calls: int = 0) -> Node:
+    """Weights of shape (matrices, row length) from what an importance matrix holds; `sums` has that shape, in F32."""
+    inputs = (sums,) if counts is None else (sums, counts)
+    if counts is not None and counts.shape != sums.shape[:1]:
+        raise TransformError(f"{list(counts.shape)} counts do not fit sums of {list(sums.shape)}")
+    return Op(sums.dtype, sums.shape, "importance", inputs, {} if counts is not None else {"calls": calls})
 
 
 # --- moving elements --------------------------------------------------------------------------------------------------
@@ -318,11 +334,13 @@ def weight_norm(g: Node, v: Node, dim: int = 0) -> Node:
 OPS: dict[str, Evaluator] = {
     "cast": _Cast(),
     "byteswap": _ByteSwap(),
-    "quantize_q8_0": _QuantizeQ8(),
-    "dequantize_q8_0": _DequantizeQ8(),
+    "quantize": Quantize(),
+    "dequantize": Dequantize(),
+    "importance": Importance(),
     "transpose": _Transpose(),
     "slice": _Slice(),
     "concat": _Concat(),
+    "repack": Repack(),
     "reshape": _Reshape(),
     "weight_norm": _WeightNorm(),
 }

@@ -8,7 +8,7 @@ one JSON value under `tael.metadata`, and comes back from there.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tael.core.problem import Problem
@@ -20,15 +20,23 @@ KEY = "tael.metadata"
 def pack(metadata: Mapping[str, Any], aliases: Mapping[str, str], **more: Any) -> dict[str, str]:
     """`metadata` and `aliases` (removed name -> kept name) as strings; `more`: further JSON sections, if not empty."""
     plain = {key: value for key, value in metadata.items() if key != KEY and _is_text(key) and _is_text(value)}
-    rest: dict[str, Any] = {
-        "values": {key: value for key, value in metadata.items() if key not in plain},
-        "aliases": dict(aliases),
-        **more,
-    }
-    rest = {section: content for section, content in rest.items() if content}
-    if rest:
-        plain[KEY] = json.dumps(rest, separators=(",", ":"))  # as ASCII: lone surrogates survive as escapes
-    return plain
+    rest = record({key: value for key, value in metadata.items() if key not in plain}, aliases, **more)
+    return {**plain, KEY: rest} if rest else plain
+
+
+def record(values: Mapping[str, Any], aliases: Mapping[str, str], **more: Any) -> str:
+    """What a container has no place for, as JSON to stand under `KEY`; empty if there is nothing."""
+    sections: dict[str, Any] = {"values": dict(values), "aliases": dict(aliases), **more}
+    sections = {section: content for section, content in sections.items() if content}
+    # As ASCII: lone surrogates survive as escapes.
+    return json.dumps(sections, separators=(",", ":"), default=_as_list) if sections else ""
+
+
+def _as_list(value: Any) -> list[Any]:
+    """Arrays that readers leave undecoded are sequences of their own kind."""
+    if isinstance(value, Sequence):
+        return list(value)
+    raise TypeError(f"metadata of type {type(value).__name__} is not portable")
 
 
 def _is_text(value: object) -> bool:

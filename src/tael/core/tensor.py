@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tael.core import evaluate
+from tael.core.block_ops import is_quantize, row_unit
 from tael.core.dtypes import DType
 from tael.core.node import Contiguous, Node, Span
 from tael.errors import ChecksumError, TaelError, UnsupportedTensorError
@@ -139,7 +140,11 @@ class Tensor:
 
     def chunks(self, budget: int = 8 << 20) -> Iterator[memoryview]:
         """The canonical bytes in order, at most `budget` at a time, in one buffer that is used again."""
+        self.require_intact()
         size = self.dtype.block_bytes
+        if size > budget and self.span is not None:  # of a type whose blocks nobody knows: one may be the whole tensor
+            yield from _pieces(self.span, budget)
+            return
         total = self.nbytes // size
         step = max(1, budget // size)
         unit = chunk_alignment(self.data)
@@ -176,12 +181,20 @@ class Tensor:
         return codes.view(kind).reshape(self.shape)
 
 
+def _pieces(span: Span, budget: int) -> Iterator[memoryview]:
+    buffer = memoryview(bytearray(min(budget, span.nbytes)))
+    for offset in range(span.offset, span.end, budget):
+        piece = buffer[: min(budget, span.end - offset)]
+        span.source.read_into(offset, piece)
+        yield piece
+
+
 def chunk_alignment(node: Node) -> int:
     """Blocks of `node` that a range must start at a multiple of, so that no block of an input is cut."""
     if isinstance(node, Contiguous):
         return 1
-    inputs = getattr(node, "inputs", ())
-    unit = 1
+    inputs = getattr(node, "inputs", ())[:1] if is_quantize(node) else getattr(node, "inputs", ())
+    unit = row_unit(node)
     for inner in inputs:
         elements = math.lcm(node.dtype.block, inner.dtype.block * chunk_alignment(inner))
         unit = math.lcm(unit, elements // node.dtype.block)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tael.core.checkpoint import Checkpoint
 from tael.core.limits import DEFAULT, Limits
-from tael.core.location import expand, locate
+from tael.core.location import LocalLocation, expand, locate
 from tael.core.problem import Problem
 from tael.errors import UnsupportedFormatError
 from tael.formats.detect import detect
@@ -26,7 +26,7 @@ def open_checkpoint(path: str | os.PathLike[str], format: str | None = None, lim
     format: skip detection and read it as this format. Raises `TaelError` kinds: `SourceNotFoundError`,
     `NotAWeightFileError`, `UnsupportedFormatError`, `CorruptFileError`, ...
     """
-    members = expand(path)
+    members = _without_rest_of_set(expand(path))
     if len(members) > 1:
         with _collector_paused():
             from tael.formats.shards import open_union
@@ -41,6 +41,14 @@ def open_checkpoint(path: str | os.PathLike[str], format: str | None = None, lim
     odd = _suffix_disagrees(location.name, fmt) if not location.is_dir else None
     more = [note for note in (odd, _sequential(checkpoint)) if note]
     return replace(checkpoint, problems=(*checkpoint.problems, *more)) if more else checkpoint
+
+
+def _without_rest_of_set(members: list[LocalLocation]) -> list[LocalLocation]:
+    """One file of a GGUF split set opens all of it: of a pattern that matches the set, the first is enough."""
+    from tael.formats.gguf.splits import base_of
+
+    bases = {base_of(member.name) for member in members}
+    return members[:1] if len(bases) == 1 and None not in bases else members
 
 
 def _sequential(checkpoint: Checkpoint) -> Problem | None:

@@ -108,11 +108,6 @@ _MAGIC: tuple[tuple[bytes, int, str, bool], ...] = (  # bytes, offset, name, is 
     (b"ustar", 257, "a tar archive", False),
     (b"PK\x03\x04", 0, "a zip archive", False),
     (b"PK\x05\x06", 0, "an empty zip archive", False),
-    (b"GGUF", 0, "a GGUF file", True),
-    (b"FUGG", 0, "a big-endian GGUF file", True),
-    (b"lmgg", 0, "a GGML file (magic 'lmgg', unversioned)", True),
-    (b"fmgg", 0, "a GGMF file (magic 'fmgg')", True),
-    (b"tjgg", 0, "a GGJT file (magic 'tjgg')", True),
     (b"\x89HDF\r\n\x1a\n", 0, "an HDF5 (Keras) file", True),
     (b"TFL3", 4, "a TFLite file", True),
     (b"ptrt", 0, "a TensorRT engine", True),
@@ -142,6 +137,12 @@ def stranger(probe: Probe) -> TaelError:
         return NotAWeightFileError("the file is empty", path=path, hint="the download or the writer did not finish")
     if head.startswith(b"version https://git-lfs.github.com/spec/"):
         return _lfs_pointer(path, head)
+    if probe.suffix == ".gguf" and not head[:24].strip(b"\0"):
+        return NotAWeightFileError(
+            "the header is empty, the writer did not finish: the magic and the counts are zeros",
+            path=path,
+            hint="write or fetch it again",
+        )
     if not head.strip(b"\0") and probe.size > 8:
         return NotAWeightFileError(
             "the header is all zeros: the writer did not finish, or the file was preallocated and never filled",

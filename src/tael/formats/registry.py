@@ -52,7 +52,9 @@ BUILTIN: dict[str, str] = {
     "torch": "tael.formats.torch:FORMAT",
     "npz": "tael.formats.npz:FORMAT",
     "npy": "tael.formats.npy:FORMAT",
+    "gguf": "tael.formats.gguf:FORMAT",
     "shards": "tael.formats.shards:FORMAT",
+    "ggml": "tael.formats.ggml:FORMAT",
     "hf": "tael.formats.hf_repo:FORMAT",
 }
 

@@ -53,7 +53,7 @@ class _Alike:
     parameters: int = 0  # without aliases
     nbytes: int = 0
     numbers: list[set[str]] = field(default_factory=list)
-    kinds: Counter[tuple[str, tuple[int, ...], bool]] = field(default_factory=Counter)  # dtype, shape, no alias?
+    kinds: Counter[tuple[DType, tuple[int, ...], bool]] = field(default_factory=Counter)  # dtype, shape, no alias?
 
 
 @dataclass(slots=True)
@@ -91,7 +91,6 @@ def _grouped(tensors: Iterable[TensorInfo]) -> list[_Alike]:
     """Layers differ in numbers only, so a name is looked at closely when its like has not been seen."""
     groups: dict[tuple[str | None, ...], _Alike] = {}
     patterns: dict[bytes, _Pattern] = {}
-    dtypes: dict[str, DType] = {}
     for info in tensors:
         name = info.name
         zeros = name.encode(errors="surrogatepass").translate(_ALL_ZEROS)  # of bytes it is ten times as fast
@@ -104,15 +103,14 @@ def _grouped(tensors: Iterable[TensorInfo]) -> list[_Alike]:
             alike = pattern.groups[fixed] = _group(name, groups)
         for found, place in zip(alike.numbers, pattern.numbers, strict=True):
             found.add(name[place])
-        dtypes[info.dtype.name] = info.dtype
-        alike.kinds[info.dtype.name, info.shape, info.alias_of is None] += 1
+        alike.kinds[info.dtype, info.shape, info.alias_of is None] += 1
     for alike in groups.values():
         for (kind, shape, owns), count in alike.kinds.items():
-            alike.dtypes.add(kind)
+            alike.dtypes.add(kind.name)
             alike.shapes.add(shape)
             alike.tensors += count
             alike.parameters += count * math.prod(shape) * owns
-            alike.nbytes += count * dtypes[kind].nbytes(shape) * owns
+            alike.nbytes += count * kind.nbytes(shape) * owns
         alike.kinds.clear()
     return list(groups.values())
 

@@ -131,7 +131,7 @@ def to_json(checkpoint: Checkpoint, summary: Summary | None = None) -> dict[str,
         "path": checkpoint.path,
         "format": checkpoint.format,
         "tensors": [_tensor(tensor) for tensor in checkpoint.tensors.values()],
-        "metadata": plain(checkpoint.metadata),
+        "metadata": plain(checkpoint.metadata, brief=True),
         "parameters": summary.parameters,
         "nbytes": summary.nbytes,
         "problems": [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python face of the native core: checksums, copies, comparison, casts and Q8_0.
+"""The Python face of the native core: checksums, copies, comparison, casts and the block types of ggml.
 
 Buffers are anything with the buffer protocol (numpy arrays, memoryviews, bytes, mmaps), contiguous and taken as plain
 little-endian bytes of any alignment; `out` must be writable and apart from `source`. Sizes that do not fit raise
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SIMD",
     "VERSION",
+    "Errors",
     "Stats",
     "copy_range",
     "count_differences",
@@ -43,15 +44,17 @@ __all__ = [
     "crc32_range",
     "crc32c",
     "crc32c_combine",
+    "dequantize",
+    "errors_f32",
     "first_difference",
     "gather_strided",
     "levels",
-    "q8_0_dequantize",
-    "q8_0_quantize",
+    "quantize",
+    "skip_strings",
     "stats_f32",
 ]
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 _LONG_ROW = 1024  # bytes of an output row from which tiles are faster than numpy (measured)
 
@@ -176,14 +179,47 @@ def stats_f32(source: Buffer) -> Stats:
     return Stats(*_native.stats_f32(source))
 
 
-def q8_0_quantize(source: Buffer, out: Buffer) -> int:
-    """float32 values, a multiple of 32, into ggml's Q8_0 blocks of 34 bytes, byte for byte as ggml does.
+class Errors(NamedTuple):
+    """How far values are from a reference: sums that pieces add up to."""
 
-    Returns -1, or the index of the first value that is not finite; `out` is then unfinished.
+    squared_error: float = 0.0
+    squares_reference: float = 0.0
+    squares: float = 0.0
+    products: float = 0.0
+    largest: float = 0.0  # absolute error
+
+    def merged(self, other: Errors) -> Errors:
+        """The errors of this piece followed by `other`."""
+        return Errors(
+            self.squared_error + other.squared_error,
+            self.squares_reference + other.squares_reference,
+            self.squares + other.squares,
+            self.products + other.products,
+            max(self.largest, other.largest),
+        )
+
+
+def errors_f32(reference: Buffer, values: Buffer) -> Errors:
+    """Errors of finite float32 `values` against `reference`, summed in float64 in one order on every machine."""
+    return Errors(*_native.errors_f32(reference, values))
+
+
+def quantize(type_name: str, source: Buffer, out: Buffer, row_length: int, weights: Buffer | None = None) -> int:
+    """Rows of float32 into ggml's blocks of `type_name` ("Q4_K"), byte for byte as ggml's reference does.
+
+    weights: `row_length` float32 importances, finite and not negative, the same for every row; IQ1_S, IQ1_M, IQ2_XXS
+    and IQ2_XS need them. Weights that leave a row without finite scales count as none for that row. Float buffers are
+    aligned to 4 bytes. Returns -1; or i >= 0, the first value that is not finite; or -2 - b, where b is the first block
+    whose scale no float16 holds. `out` is then unfinished.
     """
-    return _native.q8_0_quantize(source, out)
+    return _native.quantize(type_name, source, out, row_length, weights)
 
 
-def q8_0_dequantize(source: Buffer, out: Buffer) -> None:
-    """Q8_0 blocks of 34 bytes into 32 float32 values each."""
-    _native.q8_0_dequantize(source, out)
+def dequantize(type_name: str, source: Buffer, out: Buffer) -> None:
+    """ggml's blocks of `type_name` into float32 values."""
+    _native.dequantize(type_name, source, out)
+
+
+def skip_strings(data: Buffer, start: int, count: int, width: int) -> int:
+    """Where `count` strings from `start` end, each behind its length of `width` bytes; -1 if that is beyond `data`."""
+    return _native.skip_strings(data, start, count, width)

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tael's quantizers against ggml's reference code (libgguf), and `tael quantize` against llama-quantize.
+
+    python benchmarks/quantize.py [--pairs 7] [--types Q4_K,Q6_K] [--simd avx2] [--weights]
+    python benchmarks/quantize.py --files --llama-quantize PATH [--rounds 3] [--threads 2] [--big]
+
+First: one thread, 512 rows of 4096 normal values, CPU time of each in turn; the ratio is the median of the pairs, the
+rates are MB/s of float32. The copy rate is bytes read and written per second by a copy of the same size. Cycles are the
+time stamp counter's, which runs at the nominal frequency.
+Then whole processes on synthetic F16 models of 0.3 and 1.1 billion weights (and, with --big, our peak memory at 8 GB).
+The bars: Q4_K and Q5_K 10 x, Q2_K and Q6_K 8 x, Q3_K 5 x, IQ4 6 x, other IQ 3 x, the simple ones 3 x or 80 % of the
+copy rate; dequantizing 3 x or 60 % of it; a whole Q4_K_M 5 x, in at most 400 MB.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # not this folder: it has an inspect.py
+
+import argparse
+import contextlib
+import json
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import interleave, ratios, run
+
+ROWS, LENGTH = 512, 4096
+BARS: dict[str, float] = {
+    "Q4_K": 10, "Q5_K": 10, "Q2_K": 8, "Q6_K": 8, "Q3_K": 5, "IQ4_NL": 6, "IQ4_XS": 6, **dict.fromkeys(
+        ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0",
+         "TQ1_0", "TQ2_0", "MXFP4", "NVFP4", "Q1_0"), 3),
+}  # fmt: skip
+SIMPLE = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "TQ1_0", "TQ2_0", "MXFP4", "NVFP4", "Q1_0")
+COPY_SHARE, COPY_SHARE_BACK = 0.8, 0.6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--types", default=",".join(BARS))
+    parser.add_argument("--simd", default="avx2", help="instruction set, as TAEL_SIMD")
+    parser.add_argument("--weights", action="store_true", help="with importance weights")
+    parser.add_argument("--files", action="store_true", help="whole processes instead")
+    parser.add_argument("--llama-quantize", default="llama-quantize")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--levels", default="Q4_K_M,Q6_K,Q8_0")
+    parser.add_argument("--big", action="store_true", help="also the peak memory of an 8 GB model")
+    arguments = parser.parse_args()
+    if arguments.files:
+        files(arguments)
+    else:
+        kernels(arguments)
+
+
+# --- kernels ----------------------------------------------------------------------------------------------------------
+
+
+def kernels(arguments: argparse.Namespace) -> None:
+    os.environ["TAEL_SIMD"] = arguments.simd
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    import libgguf
+    import numpy as np
+
+    from tael import kernels as ours
+    from tael.core.dtypes import DTYPES
+    from tael.core.ops import NEED_WEIGHTS
+
+    values = (np.random.default_rng(1).standard_normal((ROWS, LENGTH)) * 0.02).astype(np.float32)
+    weights = (np.random.default_rng(2).standard_normal(LENGTH) ** 2).astype(np.float32)
+    megabytes, hertz = values.nbytes / 1e6, clock()
+    print(f"{ours.SIMD}, {ROWS} x {LENGTH}, {'with' if arguments.weights else 'without'} weights where a choice is")
+    print(f"{'type':8} {'':10} {'ours MB/s':>10} {'libgguf':>9} {'ratio':>8} {'of copy':>8} {'cycles/weight':>14}  bar")
+    for name in arguments.types.split(","):
+        kind, peer = DTYPES[name], getattr(libgguf.GGMLQuantizationType, name)
+        weight = weights if arguments.weights or name in NEED_WEIGHTS else None
+        extra = () if weight is None else (weight,)
+        blocks = np.empty((ROWS, LENGTH // kind.block * kind.block_bytes), np.uint8)
+        back = np.empty_like(values)
+        small = values if name not in NEED_WEIGHTS else values[:128]
+        part = blocks[: len(small)]
+        libgguf.quantize_rows(values[:1], peer, *extra)  # builds its tables
+        jobs: list[tuple[str, Callable[[], Any], Callable[[], Any], int]] = [
+            (
+                "quantize",
+                lambda n=name, small=small, part=part, w=weight: ours.quantize(n, small, part, LENGTH, w),
+                lambda peer=peer, small=small, extra=extra: libgguf.quantize_rows(small, peer, *extra),
+                len(small),
+            ),
+            (
+                "dequantize",
+                lambda name=name, blocks=blocks, back=back: ours.dequantize(name, blocks, back),
+                lambda peer=peer, blocks=blocks: libgguf.dequantize_rows(blocks, peer, LENGTH),
+                ROWS,
+            ),
+        ]
+        for what, mine, theirs, rows in jobs:
+            wanted = theirs()
+            mine()
+            result = part if what == "quantize" else back
+            if np.ascontiguousarray(wanted).view(np.uint8).tobytes() != result.tobytes():
+                raise SystemExit(f"{name}: the bytes differ")
+            if what == "quantize" and rows < ROWS:
+                ours.quantize(name, values, blocks, LENGTH, weight)
+            moved = rows * LENGTH * 4 + blocks.nbytes * rows // ROWS
+            copied = np.ones((2, moved // 2), np.uint8)
+            ratio, share, seconds, peer_seconds = pairs(mine, theirs, partial(np.copyto, *copied), arguments.pairs)
+            bar = BARS[name] if what == "quantize" else 3.0
+            copy_bar = COPY_SHARE_BACK if what == "dequantize" else COPY_SHARE if name in SIMPLE else 9.0
+            met = "met" if ratio >= bar or share >= copy_bar else f"missed: {bar:g} x"
+            rate = megabytes * rows / ROWS
+            print(
+                f"{name:8} {what:10} {rate / seconds:10,.0f} {rate / peer_seconds:9,.0f} {ratio:6.1f} x {share:8.0%} "
+                f"{seconds * hertz / (rows * LENGTH):14.2f}  {met}",
+                flush=True,
+            )
+
+
+def pairs(mine: Callable[[], Any], theirs: Callable[[], Any], copy: Callable[[], Any], count: int) -> tuple[float, ...]:
+    """Medians: theirs / ours, our share of the copy rate, our seconds and theirs."""
+    seconds: dict[str, list[float]] = {"mine": [], "theirs": [], "copy": []}
+    for _ in range(count):
+        for who, job in (("mine", mine), ("theirs", theirs), ("copy", copy)):
+            before = time.thread_time()
+            job()
+            seconds[who].append(time.thread_time() - before)
+    paired = [t / m for t, m in zip(seconds["theirs"], seconds["mine"], strict=True)]
+    share = [c / m for c, m in zip(seconds["copy"], seconds["mine"], strict=True)]
+    medians = [statistics.median(column) for column in (paired, share, seconds["mine"], seconds["theirs"])]
+    return tuple(medians)
+
+
+def clock() -> float:
+    """Nominal cycles per second; nan where the system does not tell."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("cpu MHz"):
+                return float(line.partition(":")[2]) * 1e6
+    return float("nan")
+
+
+# --- whole processes --------------------------------------------------------------------------------------------------
+
+
+MODELS = {  # layers, width, feed forward, vocabulary
+    "0.3B": (4, 2048, 5632, 32000),
+    "1.1B": (22, 2048, 5632, 32000),
+    "4B": (24, 3584, 9728, 64000),
+}
+
+
+def make_model(path: Path, model: str) -> None:
+    """A llama of random F16 weights, made by the gguf package in a process of its own: its memory is not ours."""
+    layers, width, feed, vocabulary = MODELS[model]
+    subprocess.run([sys.executable, "-c", MAKE, str(path), json.dumps([layers, width, feed, vocabulary])], check=True)
+
+
+MAKE = """
+import json, sys
+import gguf, numpy as np
+path, (layers, width, feed, vocabulary) = sys.argv[1], json.loads(sys.argv[2])
+random = np.random.default_rng(0)
+pool = (random.standard_normal(1 << 24) * 0.02).astype(np.float16)
+w = gguf.GGUFWriter(path, "llama")
+w.add_block_count(layers); w.add_context_length(2048); w.add_embedding_length(width); w.add_feed_forward_length(feed)
+w.add_head_count(16); w.add_head_count_kv(4); w.add_layer_norm_rms_eps(1e-5); w.add_rope_dimension_count(width // 16)
+w.add_file_type(1); w.add_vocab_size(vocabulary)
+w.add_tokenizer_model("llama"); w.add_token_list([f"t{i}" for i in range(vocabulary)])
+w.add_token_scores([0.0] * vocabulary); w.add_token_types([1] * vocabulary)
+tensors = [("token_embd", (vocabulary, width)), ("output", (vocabulary, width)), ("output_norm", (width,))]
+for i in range(layers):
+    shapes = {"attn_norm": (width,), "ffn_norm": (width,), "attn_q": (width, width), "attn_k": (width // 4, width),
+              "attn_v": (width // 4, width), "attn_output": (width, width), "ffn_gate": (feed, width),
+              "ffn_up": (feed, width), "ffn_down": (width, feed)}
+    tensors += [(f"blk.{i}.{name}", shape) for name, shape in shapes.items()]
+tensors = [(name + ".weight", shape) for name, shape in tensors]
+for name, shape in tensors:
+    kind = np.float32 if len(shape) == 1 else np.float16
+    w.add_tensor_info(name, shape, np.dtype(kind), int(np.prod(shape)) * np.dtype(kind).itemsize)
+w.write_header_to_file(); w.write_kv_data_to_file(); w.write_ti_data_to_file()
+for k, (name, shape) in enumerate(tensors):
+    if len(shape) == 1:
+        w.write_tensor_data(np.ones(shape, np.float32))
+    else:
+        n = int(np.prod(shape)); start = (k * 7919) % 4096
+        w.write_tensor_data(np.resize(pool[start:], n).reshape(shape))
+w.close()
+"""
+
+
+@contextlib.contextmanager
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="tael-bench-", dir=os.environ.get("TAEL_BENCH_DIR")) as place:
+        yield Path(place)
+
+
+def files(arguments: argparse.Namespace) -> None:
+    tael = [sys.executable, "-m", "tael", "quantize"]
+    threads = str(arguments.threads)
+    with folder() as place:
+        for model in ("0.3B", "1.1B", *(("4B",) if arguments.big else ())):
+            source = place / f"{model}.gguf"
+            make_model(source, model)
+            print(f"{model}: {source.stat().st_size / 1e9:.2f} GB of F16, {threads} threads")
+            if model == "4B":
+                seconds, peak = run(
+                    [[*tael, str(source), str(place / "ours.gguf"), "-t", "Q4_K_M", "--threads", threads, "-q"]]
+                )
+                print(f"  Q4_K_M: {seconds:.1f} s, peak {peak / 1e6:.0f} MB")
+                continue
+            for level in arguments.levels.split(","):
+                ours, theirs = place / "ours.gguf", place / "theirs.gguf"
+
+                def clean(_: str, ours: Path = ours, theirs: Path = theirs) -> None:
+                    for path in (ours, theirs):
+                        path.unlink(missing_ok=True)
+
+                quiet = ["sh", "-c", 'exec "$0" "$@" >/dev/null 2>&1']
+                results = interleave(
+                    {
+                        "llama-quantize": [
+                            [*quiet, arguments.llama_quantize, str(source), str(theirs), level, threads]
+                        ],
+                        "tael": [[*tael, str(source), str(ours), "-t", level, "--threads", threads, "-q"]],
+                    },
+                    arguments.rounds,
+                    clean,
+                )
+                run([[*quiet, arguments.llama_quantize, str(source), str(theirs), level, threads]])
+                equal = same_tensors(ours, theirs)
+                middle, low, high = ratios(results["llama-quantize"], results["tael"])
+                shown = "; ".join(f"{who} {r.median:6.2f} s, {r.peak / 1e6:4.0f} MB" for who, r in results.items())
+                ratio = f"{middle:.1f} x [{low:.1f} .. {high:.1f}]"
+                print(f"  {level:8} {shown}; {ratio}; tensors {'equal' if equal else 'DIFFER'}", flush=True)
+            source.unlink()
+
+
+def same_tensors(ours: Path, theirs: Path) -> bool:
+    code = subprocess.run([sys.executable, "-m", "tael", "verify", str(ours), str(theirs), "-q"], check=False)
+    return code.returncode == 0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+// Quantizes to the IQ2 and IQ3 types: each sub-block tries scales around its maximum, each trial takes the nearest entry
+// of the codebook for each group, and the best weighted fit stays. Sub-blocks in lanes, candidate entries in lanes.
+#pragma once
+
+#include "affine_lanes.h"
+#include "grid_search.h"
+#include "grid_types.h"
+#include "positive_scales.h"
+
+namespace tael {
+namespace {
+
+// kLanes sub-blocks.
+template <class Type>
+struct GridBatch {
+    using Book = typename Type::Book;
+    static constexpr int sub = Type::sub, dims = Book::dims, groups = sub / dims;
+    static constexpr float top = 2 * Book::levels - 1;
+
+    vf x[sub];       // magnitudes; with even signs the least of eight values may be negative
+    vf w[sub];       // weights
+    vf root[sub];    // their square roots, which weigh the distances to entries
+    vf wx[sub];      // w * x
+    vi signs[sub / 8];
+    vi codes[groups];  // of the best trial; with kLooked
+    vi empty;
+    vf scale;
+
+    void load(const float* const* source, const float* const* weights, const float* sigma);
+    void take_signs();
+    void round(vf inverse, int32_t* points) const;
+    void fit(const vi* found, vf& qx, vf& q2) const;
+    void search(const NearTable<Book>& table);
+    void search_again(const NearTable<Book>& table);
+};
+
+template <class Type>
+void GridBatch<Type>::load(const float* const* source, const float* const* weights, const float* sigma) {
+    alignas(64) float turned[3][sub][kLanes];
+    for (int lane = 0; lane < kLanes; ++lane) {
+        const float* from = source[lane];
+        const float mean = sigma[lane];
+        float weight[sub], rooted[sub];
+        if (weights) {
+            const float* importance = weights[lane];
+            for (int i = 0; i < sub; ++i) weight[i] = importance[i] * __builtin_sqrtf(mean + from[i] * from[i]);
+        } else if (Type::plain_weights == Weigh::kQuarter) {
+            for (int i = 0; i < sub; ++i) weight[i] = 0.25f * mean + from[i] * from[i];
+        } else {
+            for (int i = 0; i < sub; ++i) weight[i] = from[i] * from[i];
+        }
+        for (int i = 0; i < sub; ++i) rooted[i] = __builtin_sqrtf(weight[i]);
+        for (int i = 0; i < sub; ++i) {
+            turned[0][i][lane] = from[i];
+            turned[1][i][lane] = weight[i];
+            turned[2][i][lane] = rooted[i];
+        }
+    }
+    for (int i = 0; i < sub; ++i) {
+        x[i] = tael::load(turned[0][i]);
+        w[i] = tael::load(turned[1][i]);
+        root[i] = tael::load(turned[2][i]);
+    }
+}
+
+template <class Type>
+void GridBatch<Type>::take_signs() {
+    for (int k = 0; k < sub / 8; ++k) {
+        vf* value = x + 8 * k;
+        const vf* weight = w + 8 * k;
+        vi sign{}, odd{};
+        vf least_cost{};
+        vi least_at{};
+        for (int i = 0; i < 8; ++i) {
+            const vi negative = value[i] < splat(0);
+            if (Type::even_signs) {
+                const vf cost = weight[i] * value[i] * value[i];
+                const vi less = i == 0 ? ~vi{} : vi(cost < least_cost);
+                least_cost = choose(less, cost, least_cost);
+                least_at = choose(less, splat_i(i), least_at);
+                odd ^= negative;
+            }
+            sign |= negative & (1 << i);
+            value[i] = choose(negative, -value[i], value[i]);
+        }
+        if (Type::even_signs) {
+            for (int i = 0; i < 8; ++i) {
+                const vi flip = odd & (least_at == splat_i(i));
+                value[i] = choose(flip, -value[i], value[i]);
+                sign ^= flip & (1 << i);
+            }
+            sign &= 0x7F;
+        }
+        signs[k] = sign;
+    }
+}
+
+// Lattice points of all groups for one inverse scale each.
+template <class Type>
+void GridBatch<Type>::round(vf inverse, int32_t* points) const {
+    for (int k = 0; k < groups; ++k) {
+        vi point{};
+        for (int i = 0; i < dims; ++i) {
+            vi level = nearest(0.5f * (inverse * x[dims * k + i] - 1.0f));
+            level = higher(splat_i(0), lower(splat_i(Book::levels - 1), level));
+            point = (Book::levels == 3 ? point + point + point : point << 3) + level;
+        }
+        memcpy(points + k * kLanes, &point, sizeof point);
+    }
+}
+
+template <class Type>
+void GridBatch<Type>::fit(const vi* found, vf& qx, vf& q2) const {
+    qx = q2 = vf{};
+    for (int k = 0; k < groups; ++k) {
+        for (int i = 0; i < dims; ++i) {
+            const vf odd = odd_level<Book>(found[k], i);
+            qx += wx[dims * k + i] * odd;
+            q2 += w[dims * k + i] * odd * odd;
+        }
+    }
+}
+
+template <class Type>
+void GridBatch<Type>::search(const NearTable<Book>& table) {
+    vf largest = x[0];
+    for (int i = 1; i < sub; ++i) largest = higher(largest, x[i]);
+    empty = largest < splat(Type::nothing);
+    largest = choose(empty, splat(1), largest);
+    vf unit = largest;
+    scale = largest / top;
+    for (int i = 0; i < sub; ++i) wx[i] = w[i] * x[i];
+    if constexpr (Type::starts_fitted) {
+        vi unused[sub];
+        scale = positive_scale<sub, Book::levels + 1>(x, w, unused);
+        unit = scale * float(Book::levels);
+        empty |= ~(unit > splat(0));
+        unit = choose(empty, splat(1), unit);
+    }
+    for (int k = 0; k < groups; ++k) codes[k] = splat_i(Type::starts_on_grid ? 0 : kLooked);
+    vf best{};
+    alignas(64) int32_t points[groups * kLanes];
+    alignas(64) int32_t found[groups * kLanes];
+    alignas(64) float steps[kLanes];
+    for (int trial = -Type::tries; trial <= Type::tries; ++trial) {
+        const vf inverse = (top + float(trial) * Type::step) / unit;
+        store(steps, 1.0f / inverse);
+        round(inverse, points);
+        for (int lane = 0; lane < kLanes; ++lane) {
+            for (int k = 0; k < groups; ++k) {
+                found[k * kLanes + lane] =
+                    entry_near(table, points[k * kLanes + lane], reinterpret_cast<const float*>(x + dims * k) + lane,
+                               reinterpret_cast<const float*>(root + dims * k) + lane, steps[lane]);
+            }
+        }
+        vi now[groups];
+        memcpy(now, found, sizeof now);
+        vf qx, q2;
+        fit(now, qx, q2);
+        const vi better = (q2 > splat(0)) & (qx * qx > best * q2);
+        const vf fitted = qx / q2;
+        scale = choose(better, fitted, scale);
+        best = choose(better, fitted * qx, best);
+        for (int k = 0; k < groups; ++k) codes[k] = choose(better, now[k], codes[k]);
+    }
+}
+
+// Groups that were not on the grid are searched once more with the scale found, and the scale is fitted again.
+template <class Type>
+void GridBatch<Type>::search_again(const NearTable<Book>& table) {
+    vi looked{};
+    for (int k = 0; k < groups; ++k) looked |= codes[k];
+    vi again = (scale > splat(0)) & ~empty;
+    if (!(Type::searches_whole && Type::starts_fitted)) again &= (looked & kLooked) != splat_i(0);
+    if (any(again)) {
+        alignas(64) int32_t points[groups * kLanes], found[groups * kLanes];
+        round(1.0f / scale, points);
+        memcpy(found, codes, sizeof found);
+        for (int lane = 0; lane < kLanes; ++lane) {
+            if (!again[lane]) continue;
+            for (int k = 0; k < groups; ++k) {
+                int32_t& code = found[k * kLanes + lane];
+                if (!Type::searches_whole && !(code & kLooked)) continue;
+                code = entry_near(table, points[k * kLanes + lane], reinterpret_cast<const float*>(x + dims * k) + lane,
+                                  reinterpret_cast<const float*>(root + dims * k) + lane, scale[lane]);
+            }
+        }
+        memcpy(codes, found, sizeof found);
+        vf qx, q2;
+        fit(codes, qx, q2);
+        scale = choose(again & (q2 > splat(0)), qx / q2, scale);
+    }
+    const vi negative = scale < splat(0);
+    scale = choose(negative, -scale, scale);
+    scale = choose(empty, splat(0), scale);
+    for (int k = 0; k < sub / 8; ++k)
+        signs[k] = (signs[k] ^ (negative & (Type::even_signs ? 0x7F : 0xFF))) & ~empty;
+}
+
+// Up to kLanes blocks of 256: the mean squares, each in the order of its values.
+inline void mean_squares(const float* source, size_t blocks, int factor, float* out) {
+    vf total{};
+    for (int i = 0; i < 256; ++i) {
+        vf value;
+        for (size_t lane = 0; lane < size_t(kLanes); ++lane)
+            value[lane] = source[256 * (lane < blocks ? lane : blocks - 1) + size_t(i)];
+        total += value * value;
+    }
+    store(out, float(factor) * total / 256.0f);
+}
+
+template <class Type>
+void finish_block(uint8_t* out, Found& found, const float* scales) {
+    constexpr int parts = 256 / Type::sub;
+    float most = 0;
+    for (int i = 0; i < parts; ++i) most = most > scales[i] ? most : scales[i];
+    memset(out, 0, size_t(Type::bytes));
+    memset(found.scales, 0, sizeof found.scales);
+    if (!(most > 0)) {
+        if (!Type::even_signs) Type::pack(out, found);
+        return;
+    }
+    const float unit = most / 31.0f, inverse = 1.0f / unit;
+    for (int i = 0; i < parts; ++i) {
+        const int32_t level = nearest(0.5f * (inverse * scales[i] - 1.0f));
+        found.scales[i] = uint8_t(level < 0 ? 0 : level > 15 ? 15 : level);
+    }
+    Type::pack(out, found);
+    put_f16(out, Type::fudge == 1.0f ? unit : unit * Type::fudge);
+}
+
+template <class Type>
+void quantize_grid(const float* source, uint8_t* out, size_t rows, size_t row_length, const float* weights) {
+    using Book = typename Type::Book;
+    using Batch = GridBatch<Type>;
+    constexpr size_t sub = Type::sub, parts = 256 / sub, lanes = kLanes;
+    constexpr size_t at_once = lanes > parts ? lanes / parts : 1;  // blocks searched together
+    const NearTable<Book>& table = near_table<Book>();
+    const size_t blocks = rows * (row_length / 256);
+    alignas(64) float sigma[kLanes];
+    for (size_t block = 0; block < blocks; block += at_once) {
+        if (block % lanes == 0)
+            mean_squares(source + 256 * block, blocks - block < lanes ? blocks - block : lanes, Type::sigma, sigma);
+        const size_t count = blocks - block < at_once ? blocks - block : at_once;
+        Found found[at_once];
+        float scales[at_once * parts];
+        for (size_t first = 0; first < count * parts; first += lanes) {
+            Batch batch;
+            const float *from[kLanes], *importance[kLanes];
+            float means[kLanes];
+            for (size_t lane = 0; lane < lanes; ++lane) {
+                const size_t part = first + lane < count * parts ? first + lane : count * parts - 1;
+                const size_t at = 256 * block + sub * part;
+                from[lane] = source + at;
+                importance[lane] = weights ? weights + at % row_length : nullptr;
+                means[lane] = sigma[(block + part / parts) % lanes];
+            }
+            batch.load(from, weights ? importance : nullptr, means);
+            batch.take_signs();
+            batch.search(table);
+            batch.search_again(table);
+            for (size_t lane = 0; lane < lanes && first + lane < count * parts; ++lane) {
+                const size_t part = first + lane, inside = part % parts;
+                Found& here = found[part / parts];
+                scales[part] = batch.scale[lane];
+                here.empty[inside] = batch.empty[lane] != 0;
+                for (size_t k = 0; k < size_t(Batch::groups); ++k) {
+                    const auto code = batch.empty[lane] ? 0u : uint32_t(batch.codes[k][lane]);
+                    uint32_t point = 0;
+                    for (int i = 0; i < Book::dims; ++i)
+                        point = point * Book::levels + (code >> (Book::bits * i) & ((1u << Book::point_bits) - 1));
+                    here.entries[inside * Batch::groups + k] = table.numbers[point];
+                }
+                for (size_t k = 0; k < sub / 8; ++k) here.signs[inside * (sub / 8) + k] = uint8_t(batch.signs[k][lane]);
+            }
+        }
+        for (size_t i = 0; i < count; ++i)
+            finish_block<Type>(out + (block + i) * size_t(Type::bytes), found[i], scales + i * parts);
+    }
+}
+
+}  // namespace
+}  // namespace tael
