@@ -29,8 +29,9 @@ struct GridBatch {
 
     void load(const float* const* source, const float* const* weights, const float* sigma);
     void take_signs();
-    void round(vf inverse, int32_t* points) const;
-    void fit(const vi* found, vf& qx, vf& q2) const;
+    vi round(vf inverse, int k) const;
+    template <int trials>
+    void fit(const vi (*found)[groups], vf* qx, vf* q2) const;
     void search(const NearTable<Book>& table);
     void search_again(const NearTable<Book>& table);
 };
@@ -96,34 +97,37 @@ void GridBatch<Type>::take_signs() {
     }
 }
 
-// Lattice points of all groups for one inverse scale each.
+// The lattice points of group k.
 template <class Type>
-void GridBatch<Type>::round(vf inverse, int32_t* points) const {
-    for (int k = 0; k < groups; ++k) {
-        vi point{};
-        for (int i = 0; i < dims; ++i) {
-            vi level = nearest(0.5f * (inverse * x[dims * k + i] - 1.0f));
-            level = higher(splat_i(0), lower(splat_i(Book::levels - 1), level));
-            point = (Book::levels == 3 ? point + point + point : point << 3) + level;
-        }
-        memcpy(points + k * kLanes, &point, sizeof point);
+vi GridBatch<Type>::round(vf inverse, int k) const {
+    vi point{};
+    for (int i = 0; i < dims; ++i) {
+        vi level = nearest(0.5f * (inverse * x[dims * k + i] - 1.0f));
+        level = higher(splat_i(0), lower(splat_i(Book::levels - 1), level));
+        point = (Book::levels == 3 ? point + point + point : point << 3) + level;
     }
+    return point;
 }
 
 template <class Type>
-void GridBatch<Type>::fit(const vi* found, vf& qx, vf& q2) const {
-    qx = q2 = vf{};
+template <int trials>
+void GridBatch<Type>::fit(const vi (*found)[groups], vf* qx, vf* q2) const {
+    for (int t = 0; t < trials; ++t) qx[t] = q2[t] = vf{};
     for (int k = 0; k < groups; ++k) {
         for (int i = 0; i < dims; ++i) {
-            const vf odd = odd_level<Book>(found[k], i);
-            qx += wx[dims * k + i] * odd;
-            q2 += w[dims * k + i] * odd * odd;
+            const vf product = wx[dims * k + i], weight = w[dims * k + i];
+            for (int t = 0; t < trials; ++t) {
+                const vf odd = odd_level<Book>(found[t][k], i);
+                qx[t] += product * odd;
+                q2[t] += weight * odd * odd;
+            }
         }
     }
 }
 
 template <class Type>
 void GridBatch<Type>::search(const NearTable<Book>& table) {
+    constexpr int trials = 2 * Type::tries + 1;
     vf largest = x[0];
     for (int i = 1; i < sub; ++i) largest = higher(largest, x[i]);
     empty = largest < splat(Type::nothing);
@@ -138,31 +142,49 @@ void GridBatch<Type>::search(const NearTable<Book>& table) {
         empty |= ~(unit > splat(0));
         unit = choose(empty, splat(1), unit);
     }
-    for (int k = 0; k < groups; ++k) codes[k] = splat_i(Type::starts_on_grid ? 0 : kLooked);
-    vf best{};
-    alignas(64) int32_t points[groups * kLanes];
-    alignas(64) int32_t found[groups * kLanes];
-    alignas(64) float steps[kLanes];
-    for (int trial = -Type::tries; trial <= Type::tries; ++trial) {
-        const vf inverse = (top + float(trial) * Type::step) / unit;
-        store(steps, 1.0f / inverse);
-        round(inverse, points);
+    for (int k = 0; k < groups; ++k) codes[k] = splat_i(int32_t(Book::zero_code) | (Type::starts_on_grid ? 0 : kLooked));
+    vf inverses[trials], steps[trials];
+    for (int t = 0; t < trials; ++t) {
+        inverses[t] = (top + float(t - Type::tries) * Type::step) / unit;
+        steps[t] = 1.0f / inverses[t];
+    }
+    vi found[trials][groups];
+    for (int k = 0; k < groups; ++k) {
+        vi points[trials], codes_of[trials], changes{};
+        for (int t = 0; t < trials; ++t) {
+            points[t] = round(inverses[t], k);
+            if (t > 0) changes |= (points[t] != points[t - 1]) & (1 << t);
+        }
         for (int lane = 0; lane < kLanes; ++lane) {
-            for (int k = 0; k < groups; ++k) {
-                found[k * kLanes + lane] =
-                    entry_near(table, points[k * kLanes + lane], reinterpret_cast<const float*>(x + dims * k) + lane,
-                               reinterpret_cast<const float*>(root + dims * k) + lane, steps[lane]);
+            const float* scales = reinterpret_cast<const float*>(steps) + lane;
+            const int32_t* point = reinterpret_cast<const int32_t*>(points) + lane;
+            int32_t* out = reinterpret_cast<int32_t*>(codes_of) + lane;
+            if (empty[lane]) {
+                for (int t = 0; t < trials; ++t) out[t * kLanes] = 0;
+                continue;
+            }
+            GridGroup<Book> group(x + dims * k, root + dims * k, lane);
+            group.prepare(scales[(trials - 1) * kLanes], scales[0]);
+            uint32_t ends = uint32_t(changes[lane]) | 1u << trials;
+            for (int from = 0; from < trials;) {
+                const int to = __builtin_ctz(ends);
+                search_run(table, group, point[from * kLanes], scales, from, to, out);
+                from = to;
+                ends &= ends - 1;
             }
         }
-        vi now[groups];
-        memcpy(now, found, sizeof now);
-        vf qx, q2;
-        fit(now, qx, q2);
-        const vi better = (q2 > splat(0)) & (qx * qx > best * q2);
-        const vf fitted = qx / q2;
+        for (int t = 0; t < trials; ++t) found[t][k] = codes_of[t];
+    }
+    vf best{}, qx[2], q2[2];
+    for (int t = 0; t < trials; ++t) {
+        if (t + 1 == trials) fit<1>(found + t, qx + t % 2, q2 + t % 2);
+        else if (t % 2 == 0) fit<2>(found + t, qx, q2);
+        const vf product = qx[t % 2], square = q2[t % 2];
+        const vi better = (square > splat(0)) & (product * product > best * square);
+        const vf fitted = product / square;
         scale = choose(better, fitted, scale);
-        best = choose(better, fitted * qx, best);
-        for (int k = 0; k < groups; ++k) codes[k] = choose(better, now[k], codes[k]);
+        best = choose(better, fitted * product, best);
+        for (int k = 0; k < groups; ++k) codes[k] = choose(better, found[t][k], codes[k]);
     }
 }
 
@@ -174,21 +196,18 @@ void GridBatch<Type>::search_again(const NearTable<Book>& table) {
     vi again = (scale > splat(0)) & ~empty;
     if (!(Type::searches_whole && Type::starts_fitted)) again &= (looked & kLooked) != splat_i(0);
     if (any(again)) {
-        alignas(64) int32_t points[groups * kLanes], found[groups * kLanes];
-        round(1.0f / scale, points);
-        memcpy(found, codes, sizeof found);
-        for (int lane = 0; lane < kLanes; ++lane) {
-            if (!again[lane]) continue;
-            for (int k = 0; k < groups; ++k) {
-                int32_t& code = found[k * kLanes + lane];
-                if (!Type::searches_whole && !(code & kLooked)) continue;
-                code = entry_near(table, points[k * kLanes + lane], reinterpret_cast<const float*>(x + dims * k) + lane,
-                                  reinterpret_cast<const float*>(root + dims * k) + lane, scale[lane]);
+        const vf inverse = 1.0f / scale;
+        for (int k = 0; k < groups; ++k) {
+            const vi points = round(inverse, k);
+            for (int lane = 0; lane < kLanes; ++lane) {
+                if (!again[lane] || (!Type::searches_whole && !(codes[k][lane] & kLooked))) continue;
+                const GridGroup<Book> group(x + dims * k, root + dims * k, lane);
+                const float* scales = reinterpret_cast<const float*>(&scale) + lane;
+                search_run(table, group, points[lane], scales, 0, 1, reinterpret_cast<int32_t*>(codes + k) + lane);
             }
         }
-        memcpy(codes, found, sizeof found);
         vf qx, q2;
-        fit(codes, qx, q2);
+        fit<1>(&codes, &qx, &q2);
         scale = choose(again & (q2 > splat(0)), qx / q2, scale);
     }
     const vi negative = scale < splat(0);
@@ -268,8 +287,7 @@ void quantize_grid(const float* source, uint8_t* out, size_t rows, size_t row_le
                 for (size_t k = 0; k < size_t(Batch::groups); ++k) {
                     const auto code = batch.empty[lane] ? 0u : uint32_t(batch.codes[k][lane]);
                     uint32_t point = 0;
-                    for (int i = 0; i < Book::dims; ++i)
-                        point = point * Book::levels + (code >> (Book::bits * i) & ((1u << Book::point_bits) - 1));
+                    for (int i = 0; i < Book::dims; ++i) point = point * Book::levels + Book::level_in(code, i);
                     here.entries[inside * Batch::groups + k] = table.numbers[point];
                 }
                 for (size_t k = 0; k < sub / 8; ++k) here.signs[inside * (sub / 8) + k] = uint8_t(batch.signs[k][lane]);

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The entry of a codebook nearest to the values of one group: eight candidates at a time, each sum in the order of the
 // reference. Of equally near candidates the first of the list.
+//
+// Up to a constant, the distance of candidate c at scale s is s * (s * Q - P) with Q = sum w q^2 and P = 2 sum w x q:
+// the nearest candidate is that of the lowest line s * Q - P. So one that is lowest at two scales is lowest at all
+// between. Where the lines lie apart by more than all roundings (of ours and of the reference), they decide for many
+// scales at once; else the sums of the reference do.
 #pragma once
 
+#include "eight.h"
 #include "grid_table.h"
 #include "lanes.h"
-
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
 
 namespace tael {
 namespace {
@@ -16,107 +18,179 @@ namespace {
 constexpr int kLongestList = 40;  // chunks
 // Sums beyond (overflows, of absurd values) find no entry; all levels are zero then.
 constexpr float kFarthest = 3.40282326e38f;
+constexpr int32_t kLooked = 0x10000;  // in a code: the lattice point was no entry
 
 // Levels of a code as the odd numbers the scale multiplies.
+template <class Book, class Ints>
+inline auto odd_level(Ints code, int i) {
+    Ints odd;
+    if constexpr (Book::bits == 4) odd = code >> (4 * i) & 15;
+    else odd = (i == 0 ? code << 1 : code >> (i == 0 ? 0 : 2 * i - 1));
+    if constexpr (Book::bits == 2) odd = (odd & 6) | 1;
+    if constexpr (sizeof(Ints) == sizeof(eight_i)) return __builtin_convertvector(odd, eight_f);
+    else return __builtin_convertvector(odd, vf);
+}
+
 template <class Book>
-inline vf odd_level(vi code, int i) {
-    const vi level = code >> (Book::bits * i) & ((1 << Book::point_bits) - 1);
-    return to_float(level + level + 1);
+inline eight_f odd_numbers() {
+    return Book::dims == 8 ? eight_f{1, 3, 5, 7, 1, 3, 5, 7} : eight_f{1, 3, 5, 7, 9, 11, 13, 15};
 }
 
 #if defined(__AVX2__)
-
-inline __m256 least_of(__m256 a) {
-    a = _mm256_min_ps(a, _mm256_permute2f128_ps(a, a, 1));
-    a = _mm256_min_ps(a, _mm256_permute_ps(a, 0x4E));
-    return _mm256_min_ps(a, _mm256_permute_ps(a, 0xB1));
-}
-inline unsigned equal_lanes(__m256 a, __m256 b) {
-    return unsigned(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_EQ_OQ)));
-}
-
-// x, w: the group's values and weights, kLanes apart. Returns the code.
+// What eight candidates have at their levels number i.
 template <class Book>
-inline uint32_t nearest_entry(const uint16_t* codes, uint32_t chunks, const float* x, const float* w, float scale) {
-    constexpr int dims = Book::dims;
-    const __m256 odd = dims == 8 ? _mm256_setr_ps(1, 3, 5, 7, 1, 3, 5, 7) : _mm256_setr_ps(1, 3, 5, 7, 9, 11, 13, 15);
-    const __m256 reached = _mm256_mul_ps(_mm256_set1_ps(scale), odd);
-    __m256 terms[dims];  // of the sum, by level
-    for (int i = 0; i < dims; ++i) {
-        const __m256 off = _mm256_sub_ps(reached, _mm256_set1_ps(x[i * kLanes]));
-        terms[i] = _mm256_mul_ps(_mm256_mul_ps(_mm256_set1_ps(w[i * kLanes]), off), off);
-    }
-    const auto sum = [&](const uint16_t* chunk) {
-        const __m256i code = _mm256_cvtepu16_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(chunk)));
-        __m256 total;
-        for (int i = 0; i < dims; ++i) {
-            const __m256i level = _mm256_srli_epi32(code, Book::bits * i);
-            const __m256 term =
-                dims == 8 ? _mm256_permutevar_ps(terms[i], level) : _mm256_permutevar8x32_ps(terms[i], level);
-            total = i == 0 ? term : _mm256_add_ps(total, term);
-        }
-        return total;
-    };
-    const __m256 first = sum(codes);
-    __m256 least = _mm256_min_ps(first, _mm256_set1_ps(kFarthest));
-    if (chunks == 1) {
-        const unsigned equal = equal_lanes(first, least_of(least));
-        return equal ? codes[__builtin_ctz(equal)] : 0u;
-    }
-    __m256 sums[kLongestList];
-    sums[0] = first;
-    for (uint32_t k = 1; k < chunks; ++k) {
-        sums[k] = sum(codes + 8 * k);
-        least = _mm256_min_ps(sums[k], least);
-    }
-    least = least_of(least);
-    for (uint32_t k = 0; k < chunks; k += 4) {
-        unsigned equal = 0;
-        for (uint32_t j = 0; j < 4 && k + j < chunks; ++j) equal |= equal_lanes(sums[k + j], least) << (8 * j);
-        if (equal) return codes[8 * k + unsigned(__builtin_ctz(equal))];
-    }
-    return 0;
+inline eight_f at_level(eight_f by_level, eight_i code, int i) {
+    if constexpr (Book::dims == 8) return eight_f(_mm256_permutevar_ps(__m256(by_level), __m256i(code >> (2 * i))));
+    else return eight_f(_mm256_permutevar8x32_ps(__m256(by_level), __m256i(code >> (4 * i + 1))));
 }
-
-#else
-
-template <class Book>
-inline uint32_t nearest_entry(const uint16_t* codes, uint32_t chunks, const float* x, const float* w, float scale) {
-    constexpr int parts = 8 / kLanes;
-    vf sums[kLongestList * parts], least = splat(kFarthest);
-    for (uint32_t k = 0; k < chunks * parts; ++k) {
-        vi code;
-        for (int lane = 0; lane < kLanes; ++lane) code[lane] = codes[k * kLanes + unsigned(lane)];
-        vf total{};
-        for (int i = 0; i < Book::dims; ++i) {
-            const vf off = scale * odd_level<Book>(code, i) - x[i * kLanes];
-            total += w[i * kLanes] * off * off;
-        }
-        sums[k] = total;
-        least = lower(total, least);
-    }
-    float smallest = least[0];
-    for (int lane = 1; lane < kLanes; ++lane) smallest = least[lane] < smallest ? least[lane] : smallest;
-    for (uint32_t k = 0; k < chunks * parts; ++k) {
-        const vi equal = sums[k] == smallest;
-        if (!any(equal)) continue;
-        for (int lane = 0; lane < kLanes; ++lane)
-            if (equal[lane]) return codes[k * kLanes + unsigned(lane)];
-    }
-    return 0;
-}
-
 #endif
 
-// The code for one lattice point, with kLooked set if the point is no entry.
-constexpr int32_t kLooked = 0x10000;
-
+// A group: values and weights, kLanes apart.
 template <class Book>
-inline int32_t entry_near(const NearTable<Book>& table, int32_t point, const float* x, const float* w, float scale) {
-    const uint32_t list = table.lists[point];
-    const uint16_t* codes = table.codes + 8 * (list >> 8);
-    if (!(list & kOffGrid)) return codes[0];
-    return int32_t(nearest_entry<Book>(codes, list & kChunkCount, x, w, scale)) | kLooked;
+struct GridGroup {
+    static constexpr int dims = Book::dims;
+    GridGroup(const vf* values, const vf* weights, int lane)
+        : x(reinterpret_cast<const float*>(values) + lane), w(reinterpret_cast<const float*>(weights) + lane) {}
+    const float *x, *w;
+    float margin = -1;  // what the lines must lie apart; negative if they are not to be trusted
+    eight_f squares[dims], products[dims];  // w q^2 and 2 w x q by level; without lookups: w and 2 w x
+
+    // Scales to come lie from `low` to `high`.
+    void prepare(float low, float high) {
+        constexpr float farthest = 2 * Book::levels - 1;
+        float mass = 0, largest = high * farthest;
+        for (int i = 0; i < dims; ++i) {
+            const float value = x[i * kLanes], weight = w[i * kLanes], magnitude = __builtin_fabsf(value);
+            const float reach = high * farthest + magnitude, product = 2.0f * (weight * value);
+            largest = largest < magnitude ? magnitude : largest;
+            mass += weight * (reach * reach);
+#if defined(__AVX2__)
+            const eight_f odd = odd_numbers<Book>();
+            squares[i] = (odd * odd) * weight;
+            products[i] = odd * product;
+#else
+            squares[i] = all(weight);
+            products[i] = all(product);
+#endif
+        }
+        // Each sum is off by less than 16 roundings (2^-24) of `mass`, four sums take part, twice that for safety.
+        // Sizes are such that no underflow matters.
+        margin = mass > 1e-24f && mass < 1e30f && largest < 1e6f ? mass * 0x1p-17f / low : -1.0f;
+    }
+
+    // The line of eight candidates.
+    void lines(eight_i code, eight_f& square, eight_f& product) const {
+        for (int i = 0; i < dims; ++i) {
+#if defined(__AVX2__)
+            const eight_f a = at_level<Book>(squares[i], code, i), b = at_level<Book>(products[i], code, i);
+#else
+            const eight_f odd = odd_level<Book>(code, i);
+            const eight_f a = squares[i] * odd * odd, b = products[i] * odd;
+#endif
+            square = i == 0 ? a : square + a;
+            product = i == 0 ? b : product + b;
+        }
+    }
+
+    // The distances that the reference computes.
+    struct Terms {
+        eight_f by_level[dims];
+    };
+    eight_f distances(const Terms& terms, eight_i code, float scale) const {
+        eight_f total{};
+        for (int i = 0; i < dims; ++i) {
+#if defined(__AVX2__)
+            const eight_f term = at_level<Book>(terms.by_level[i], code, i);
+#else
+            const eight_f off = odd_level<Book>(code, i) * scale - x[i * kLanes];
+            const eight_f term = w[i * kLanes] * off * off;
+#endif
+            total = i == 0 ? term : total + term;
+        }
+        (void)scale;
+        return total;
+    }
+
+    uint32_t nearest(const uint16_t* codes, uint32_t chunks, float scale) const {
+        Terms terms;
+#if defined(__AVX2__)
+        const eight_f reached = odd_numbers<Book>() * scale;
+        for (int i = 0; i < dims; ++i) {
+            const eight_f off = reached - x[i * kLanes];
+            terms.by_level[i] = w[i * kLanes] * off * off;
+        }
+#endif
+        eight_f sums[kLongestList], least = all(kFarthest);
+        for (uint32_t k = 0; k < chunks; ++k) {
+            sums[k] = distances(terms, widen_eight(codes + 8 * k), scale);
+            least = least_eight(sums[k], least);
+        }
+        least = least_of(least);
+        for (uint32_t k = 0; k < chunks; ++k)
+            if (const unsigned equal = bits_of(sums[k] == least)) return codes[8 * k + unsigned(__builtin_ctz(equal))];
+        return Book::zero_code;
+    }
+};
+
+// The codes of one lattice point for scales[from..to) (kLanes apart, falling), stored kLanes apart.
+template <class Book>
+inline void search_run(const NearTable<Book>& table, const GridGroup<Book>& group, int32_t point, const float* scales,
+                       int from, int to, int32_t* out) {
+    const NearList list = table.lists[point];
+    const uint16_t* codes = table.codes + 8 * list.chunk();
+    const auto fill = [&](uint32_t code) {
+        for (int trial = from; trial < to; ++trial) out[trial * kLanes] = int32_t(code);
+    };
+    if (list.on_grid()) return fill(codes[0]);
+    const uint32_t chunks = list.chunks(), last = chunks - 1;
+    if (group.margin < 0 || to - from == 1) {
+        for (int trial = from; trial < to; ++trial)
+            out[trial * kLanes] = int32_t(group.nearest(codes, chunks, scales[trial * kLanes])) | kLooked;
+        return;
+    }
+    eight_f squares[kLongestList], products[kLongestList], first[kLongestList], second[kLongestList];
+    eight_f least_first = all(kFarthest), least_second = least_first;
+    for (uint32_t k = 0; k < chunks; ++k) {
+        group.lines(widen_eight(codes + 8 * k), squares[k], products[k]);
+        first[k] = squares[k] * scales[from * kLanes] - products[k];
+        second[k] = squares[k] * scales[(to - 1) * kLanes] - products[k];
+        least_first = least_eight(first[k], least_first);
+        least_second = least_eight(second[k], least_second);
+    }
+    const unsigned filled = list.filled();  // lanes of the last chunk that are not copies
+    least_first = least_of(least_first) + group.margin;
+    least_second = least_of(least_second) + group.margin;
+    int near = 0;
+    uint32_t where = 0;
+    for (uint32_t k = 0; k < chunks; ++k) {
+        unsigned a = bits_of(first[k] <= least_first), b = bits_of(second[k] <= least_second);
+        if (k == last) a &= filled, b &= filled;
+        if (a | b) {
+            near += __builtin_popcount(a) + __builtin_popcount(b) + (a != b ? 2 : 0);
+            where = 8 * k + unsigned(__builtin_ctz(a | b));
+        }
+    }
+    if (near == 2) return fill(codes[where] | uint32_t(kLooked));  // the same one alone at both ends
+    for (int trial = from; trial < to; ++trial) {
+        const float scale = scales[trial * kLanes];
+        eight_f least = all(kFarthest);
+        for (uint32_t k = 0; k < chunks; ++k) {
+            first[k] = squares[k] * scale - products[k];
+            least = least_eight(first[k], least);
+        }
+        least = least_of(least) + group.margin;
+        near = 0;
+        for (uint32_t k = 0; k < chunks; ++k) {
+            unsigned a = bits_of(first[k] <= least);
+            if (k == last) a &= filled;
+            if (a) {
+                near += __builtin_popcount(a);
+                where = 8 * k + unsigned(__builtin_ctz(a));
+            }
+        }
+        const uint32_t code = near == 1 ? codes[where] : group.nearest(codes, chunks, scale);
+        out[trial * kLanes] = int32_t(code) | kLooked;
+    }
 }
 
 }  // namespace

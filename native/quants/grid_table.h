@@ -16,7 +16,12 @@ template <int dims_, int size_, int shells_, int chunks_, const uint16_t* points
 struct Codebook {
     static constexpr int dims = dims_, size = size_, shells = shells_, chunks = chunks_;
     static constexpr int levels = dims == 8 ? 3 : 8, lattice = dims == 8 ? 6561 : 4096;
-    static constexpr int bits = 16 / dims;             // of a level in `codes`
+    static constexpr int bits = 16 / dims;  // of a level in a code
+    static constexpr int coded(int level) { return dims == 8 ? level : 2 * level + 1; }
+    static constexpr uint32_t zero_code = dims == 8 ? 0 : 0x1111;
+    static constexpr uint32_t level_in(uint32_t code, int i) {
+        return dims == 8 ? code >> (2 * i) & 3 : code >> (4 * i + 1) & 7;
+    }
     static constexpr int point_bits = dims == 8 ? 2 : 3;  // in `points`
     static constexpr const uint16_t* points = points_;
     static constexpr int level_of(int number, int i) {
@@ -30,14 +35,23 @@ using BookIq2s = Codebook<8, 1024, 1, 9657, kPointsIq2s>;
 using BookIq3xxs = Codebook<4, 256, 2, 4544, kPointsIq3xxs>;
 using BookIq3s = Codebook<4, 512, 3, 5069, kPointsIq3s>;
 
-constexpr uint32_t kOffGrid = 0x80, kChunkCount = 0x7F;
+// Where a list begins and how many entries it has.
+struct NearList {
+    uint32_t packed;
+    static NearList of(int chunk, bool on_grid, int count) {
+        return {uint32_t(chunk) << 16 | uint32_t(on_grid) << 15 | uint32_t(count)};
+    }
+    uint32_t chunk() const { return packed >> 16; }
+    bool on_grid() const { return packed >> 15 & 1; }
+    uint32_t chunks() const { return ((packed & 0x7FFF) + 7) >> 3; }
+    uint32_t filled() const { return 0xFFu >> ((0u - packed) & 7); }  // lanes of the last chunk, as bits
+};
 
 template <class Book>
 struct NearTable {
-    // By lattice point, the first level counting most: where its list begins (in chunks) << 8 | kOffGrid | chunks.
-    uint32_t lists[Book::lattice];
+    NearList lists[Book::lattice];    // by lattice point, the first level counting most
     uint16_t numbers[Book::lattice];  // of the entry at a lattice point
-    // Lists of entries: levels in `bits` bits each, the first lowest. The last entry fills its chunk up.
+    // Lists of entries, the first level lowest: as 2l + 1 in four bits, or as l in two. The last fills its chunk up.
     alignas(64) uint16_t codes[Book::chunks * 8];
 };
 
@@ -56,7 +70,7 @@ struct TableBuilder {
             codes[number] = 0;
             for (int i = 0; i < Book::dims; ++i) {
                 const int level = Book::level_of(number, i);
-                codes[number] = uint16_t(codes[number] | level << (Book::bits * i));
+                codes[number] = uint16_t(codes[number] | Book::coded(level) << (Book::bits * i));
                 for (int at = 0; at < Book::levels; ++at)
                     squares[i][at][number] = uint8_t((level - at) * (level - at));
             }
@@ -97,7 +111,7 @@ struct TableBuilder {
             count = append(list, count, distance);
         }
         const int chunks = (count + 7) / 8;
-        table.lists[point++] = uint32_t(chunk) << 8 | (on_grid ? 0 : kOffGrid) | uint32_t(chunks);
+        table.lists[point++] = NearList::of(chunk, on_grid, count);
         for (int k = 0; k < 8 * chunks; ++k)
             table.codes[8 * chunk + k] = codes[list[k < count ? k : count - 1]];
         chunk += chunks;

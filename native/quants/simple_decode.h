@@ -11,13 +11,12 @@ namespace {
 // A type decodes one block given its scale (and offset, the float16 behind it).
 template <class Type>
 void dequantize_blocks(const uint8_t* source, float* out, size_t blocks) {
-    float scales[kTogether], offsets[kTogether] = {};
+    float scales[kTogether], offsets[kTogether];
     while (blocks != 0) {
         const int n = blocks < size_t(kTogether) ? int(blocks) : kTogether;
-        read_halves(source + Type::scale_at, Type::bytes, n, scales);
-        if constexpr (Type::has_offset) read_halves(source + Type::scale_at + 2, Type::bytes, n, offsets);
+        read_halves<Type::has_offset>(source + Type::scale_at, Type::bytes, n, scales, offsets);
         for (int i = 0; i < n; ++i, source += Type::bytes, out += Type::block)
-            Type::decode(source, scales[i], offsets[i], out);
+            Type::decode(source, scales[i], Type::has_offset ? offsets[i] : 0.0f, out);
         blocks -= size_t(n);
     }
 }
@@ -30,32 +29,40 @@ struct Layout {
 
 struct DecodeQ4_0 : Layout<32, 18> {
     static void decode(const uint8_t* from, float scale, float, float* out) {
+#if defined(__AVX512F__)
+        expand_nibbles(from + 2, _mm512_mul_ps(counting_from(-8.0f), _mm512_set1_ps(scale)), out);
+#else
         const bytes16 both = read<bytes16>(from + 2);
         expand(signed16((both & 15) - 8), Scaled(scale), out);
         expand(signed16(shifted<4, 15>(both) - 8), Scaled(scale), out + 16);
+#endif
     }
 };
 struct DecodeQ4_1 : Layout<32, 20, 0, true> {
     static void decode(const uint8_t* from, float scale, float offset, float* out) {
+#if defined(__AVX512F__)
+        const __m512 products = _mm512_mul_ps(counting_from(0.0f), _mm512_set1_ps(scale));
+        expand_nibbles(from + 4, _mm512_add_ps(products, _mm512_set1_ps(offset)), out);
+#else
         const bytes16 both = read<bytes16>(from + 4);
         expand(signed16(both & 15), Shifted(scale, offset), out);
         expand(signed16(shifted<4, 15>(both)), Shifted(scale, offset), out + 16);
+#endif
     }
 };
 struct DecodeQ5_0 : Layout<32, 22> {
     static void decode(const uint8_t* from, float scale, float, float* out) {
-        const uint32_t unset = ~*reinterpret_cast<const u32*>(from + 2);  // each takes 16 away
-        const bytes16 both = read<bytes16>(from + 6);
-        expand(signed16((both & 15) | (spread_bits(unset) & 0xF0)), Scaled(scale), out);
-        expand(signed16(shifted<4, 15>(both) | (spread_bits(unset >> 16) & 0xF0)), Scaled(scale), out + 16);
+        // Without the fifth bit a code is 16 less.
+        const FiveBits codes(from + 6, ~*reinterpret_cast<const u32*>(from + 2), 0xF0);
+        expand(signed16(codes.first), Scaled(scale), out);
+        expand(signed16(codes.second), Scaled(scale), out + 16);
     }
 };
 struct DecodeQ5_1 : Layout<32, 24, 0, true> {
     static void decode(const uint8_t* from, float scale, float offset, float* out) {
-        const uint32_t fifth = *reinterpret_cast<const u32*>(from + 4);
-        const bytes16 both = read<bytes16>(from + 8);
-        expand(signed16((both & 15) | (spread_bits(fifth) & 16)), Shifted(scale, offset), out);
-        expand(signed16(shifted<4, 15>(both) | (spread_bits(fifth >> 16) & 16)), Shifted(scale, offset), out + 16);
+        const FiveBits codes(from + 8, *reinterpret_cast<const u32*>(from + 4), 16);
+        expand(signed16(codes.first), Shifted(scale, offset), out);
+        expand(signed16(codes.second), Shifted(scale, offset), out + 16);
     }
 };
 struct DecodeQ8_0 : Layout<32, 34> {
@@ -80,6 +87,17 @@ struct DecodeQ1_0 : Layout<128, 18> {  // a bit for plus or minus the scale
     }
 };
 struct DecodeQ2_0 : Layout<64, 18> {  // two bits, low ones first: -1, 0, 1, 2 scales
+#if defined(__AVX2__)
+    static void decode(const uint8_t* from, float scale, float, float* out) {
+        const FourValues values(scale);
+        vi shift;
+        for (int lane = 0; lane < kLanes; ++lane) shift[lane] = 2 * lane;
+        for (int i = 0; i < 64; i += 16) {
+            const vi sixteen = splat_i(*reinterpret_cast<const int32_t __attribute__((aligned(1), may_alias))*>(from + 2 + i / 4));
+            for (int k = 0; k < 16; k += kLanes) values.put(sixteen >> (shift + 2 * k), out + i + k);
+        }
+    }
+#else
     static void decode(const uint8_t* from, float scale, float, float* out) {
         const bytes16 all = read<bytes16>(from + 2);
         const bytes16 low = __builtin_shufflevector(all, all, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
@@ -97,15 +115,20 @@ struct DecodeQ2_0 : Layout<64, 18> {  // two bits, low ones first: -1, 0, 1, 2 s
         const signed16 one = (four_times & ones) == ones, two = (four_times & twos) == twos;
         return ~(one + two + two);
     }
+#endif
 };
 
 struct DecodeTQ1_0 : Layout<256, 54, 52> {  // five trits in a byte, most significant first
     static void decode(const uint8_t* from, float scale, float, float* out) {
-        bytes16 a = read<bytes16>(from), b = read<bytes16>(from + 16), c = read<bytes16>(from + 32);
-        for (int n = 0; n < 5; ++n, a += a + a, b += b + b, c += c + c) {
-            expand(leading_trit(a), Scaled(scale), out + 32 * n);
-            expand(leading_trit(b), Scaled(scale), out + 32 * n + 16);
-            expand(leading_trit(c), Scaled(scale), out + 160 + 16 * n);
+        typedef int8_t signed32 __attribute__((vector_size(32)));
+        const Scaled value(scale);
+        signed32 many = signed32(read<bytes32>(from) ^ 128);
+        signed16 few = signed16(read<bytes16>(from + 32) ^ 128);
+        for (int n = 0; n < 5; ++n, many += many + many, few += few + few) {
+            const signed32 trits = leading_trit(many);
+            expand(signed16(low_half(bytes32(trits))), value, out + 32 * n);
+            expand(signed16(high_half(bytes32(trits))), value, out + 32 * n + 16);
+            expand(leading_trit(few), value, out + 160 + 16 * n);
         }
         const uint32_t four = *reinterpret_cast<const u32*>(from + 48);  // of these only four trits
         uint32_t parts[4] = {four};
@@ -113,11 +136,21 @@ struct DecodeTQ1_0 : Layout<256, 54, 52> {  // five trits in a byte, most signif
             const uint32_t even = parts[n - 1] & 0x00FF00FF, odd = parts[n - 1] >> 8 & 0x00FF00FF;
             parts[n] = (even * 3 & 0x00FF00FF) | (odd * 3 & 0x00FF00FF) << 8;
         }
-        expand(leading_trit(read<bytes16>(parts)), Scaled(scale), out + 240);
+        expand(leading_trit(signed16(read<bytes16>(parts) ^ 128)), value, out + 240);
     }
 };
 struct DecodeTQ2_0 : Layout<256, 66, 64> {
     static void decode(const uint8_t* from, float scale, float, float* out) {
+#if defined(__AVX2__)
+        const FourValues values(scale);
+        for (int i = 0; i < 64; i += 16) {
+            vi four[16 / kLanes];
+            for (int k = 0; k < 16; k += kLanes) four[k / kLanes] = widen_bytes(from + i + k);
+            for (int n = 0; n < 4; ++n)
+                for (int k = 0; k < 16; k += kLanes)
+                    values.put(four[k / kLanes] >> (2 * n), out + (i / 32) * 128 + i % 32 + 32 * n + k);
+        }
+#else
         for (int i = 0; i < 4; ++i) {
             const bytes16 four = read<bytes16>(from + 16 * i);
             float* to = out + (i / 2) * 128 + (i % 2) * 16;
@@ -126,6 +159,7 @@ struct DecodeTQ2_0 : Layout<256, 66, 64> {
             expand(signed16(shifted<4, 3>(four) - 1), Scaled(scale), to + 64);
             expand(signed16(shifted<6, 3>(four) - 1), Scaled(scale), to + 96);
         }
+#endif
     }
 };
 
@@ -134,10 +168,14 @@ inline float half_e8m0(uint32_t code) { return as_float(code < 2 ? 0x00200000u <
 
 void dequantize_mxfp4(const uint8_t* source, float* out, size_t blocks) {
     for (; blocks != 0; --blocks, source += 17, out += 32) {
+#if defined(__AVX512F__)
+        expand_nibbles(source + 1, _mm512_mul_ps(doubled_fp4(), _mm512_set1_ps(half_e8m0(source[0]))), out);
+#else
         const Scaled value(half_e8m0(source[0]));
         const bytes16 both = read<bytes16>(source + 1);
         expand(fp4_values(both & 15), value, out);
         expand(fp4_values(shifted<4, 15>(both)), value, out + 16);
+#endif
     }
 }
 

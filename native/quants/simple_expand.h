@@ -18,18 +18,35 @@ inline bytes16 shifted(bytes16 v) {
     return bytes16(words8(v) >> by) & uint8_t(mask);
 }
 
+#if !defined(__AVX2__)
 // Byte i is all ones where bit i is set, else zero.
 inline bytes16 spread_bits(uint32_t bits) {
-#if defined(__AVX2__)
-    const __m128i which = _mm_set_epi64x(0x0101010101010101, 0);
-    const bytes16 from = bytes16(_mm_shuffle_epi8(_mm_cvtsi32_si128(int32_t(bits)), which));
-#else
     const uint64_t groups[2] = {0x0101010101010101u * (bits & 255), 0x0101010101010101u * (bits >> 8 & 255)};
-    const bytes16 from = read<bytes16>(groups);
-#endif
     const bytes16 own = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
-    return bytes16((from & own) == own);
+    return bytes16((read<bytes16>(groups) & own) == own);
 }
+#endif
+
+// Codes of five bits: four of each in a half of one of 16 bytes; `adds`: what a set fifth bit comes to.
+struct FiveBits {
+    bytes16 first, second;
+    FiveBits(const uint8_t* nibbles, uint32_t fifth, uint8_t adds) {
+#if defined(__AVX2__)
+        const __m256i both = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(nibbles)));
+        const __m256i four = _mm256_and_si256(_mm256_srlv_epi64(both, _mm256_setr_epi64x(0, 0, 4, 4)), _mm256_set1_epi8(15));
+        const __m256i which = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+        const __m256i own = _mm256_set1_epi64x(int64_t(0x8040201008040201));
+        const __m256i bits = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(int32_t(fifth)), which), own);
+        const __m256i more = _mm256_and_si256(_mm256_cmpeq_epi8(bits, own), _mm256_set1_epi8(int8_t(adds)));
+        const bytes32 codes = bytes32(_mm256_or_si256(four, more));
+        first = low_half(codes), second = high_half(codes);
+#else
+        const bytes16 both = read<bytes16>(nibbles);
+        first = (both & 15) | (spread_bits(fifth) & adds);
+        second = shifted<4, 15>(both) | (spread_bits(fifth >> 16) & adds);
+#endif
+    }
+};
 
 // Twice the value of a code of one sign, two exponent and one mantissa bits (ggml's kvalues_fp4; OCP's E2M1).
 inline signed16 fp4_values(bytes16 codes) {
@@ -44,9 +61,10 @@ inline signed16 fp4_values(bytes16 codes) {
 #endif
 }
 
-// A byte's leading trit, less one: each has a third of the byte's range.
-inline signed16 leading_trit(bytes16 v) {
-    const signed16 centred = signed16(v ^ 128);
+// A byte's leading trit, less one: each has a third of the byte's range. `centred`: less 128, which times three is again
+// less 128.
+template <class V>
+inline V leading_trit(V centred) {
     return ~((centred > 85 - 128) + (centred > 170 - 128));
 }
 
@@ -84,11 +102,89 @@ inline void expand(signed16 codes, Value value, float* out) {
 #endif
 }
 
-// The float32 of `n` float16, which lie `stride` bytes apart.
-inline void read_halves(const uint8_t* from, size_t stride, int n, float* out) {
-    uint32_t bits[kTogether];
-    for (int i = 0; i < n; ++i) bits[i] = *reinterpret_cast<const u16*>(from + i * stride);
-    for (int i = 0; i < n; ++i) out[i] = as_float(widen_one<F16>(bits[i]));
+#if defined(__AVX2__)
+// Two-bit codes chosen from a table of four values: of each lane the low two bits count.
+struct FourValues {
+#if defined(__AVX512F__)
+    __m512 table;
+    explicit FourValues(float scale)
+        : table(_mm512_mul_ps(_mm512_broadcast_f32x4(_mm_setr_ps(-1.0f, 0.0f, 1.0f, 2.0f)), _mm512_set1_ps(scale))) {}
+    void put(vi codes, float* out) const { store(out, vf(_mm512_permutevar_ps(table, (__m512i)codes))); }
+#else
+    __m256 table;
+    explicit FourValues(float scale)
+        : table(_mm256_mul_ps(_mm256_setr_ps(-1.0f, 0.0f, 1.0f, 2.0f, -1.0f, 0.0f, 1.0f, 2.0f), _mm256_set1_ps(scale))) {}
+    void put(vi codes, float* out) const { store(out, vf(_mm256_permutevar_ps(table, (__m256i)codes))); }
+#endif
+};
+
+// kLanes bytes as integers.
+inline vi widen_bytes(const uint8_t* from) {
+#if defined(__AVX512F__)
+    return vi(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+#else
+    return vi(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+#endif
+}
+#endif
+
+#if defined(__AVX512F__)
+// 16 bytes, each two codes of four bits: the low ones first. A table holds every value.
+inline void expand_nibbles(const uint8_t* from, __m512 table, float* out) {
+    const __m512i both = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+    store(out, vf(_mm512_permutexvar_ps(both, table)));
+    store(out + 16, vf(_mm512_permutexvar_ps(_mm512_srli_epi32(both, 4), table)));
+}
+inline __m512 counting_from(float first) {
+    const __m512 counts = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return _mm512_add_ps(counts, _mm512_set1_ps(first));
+}
+inline __m512 doubled_fp4() { return _mm512_setr_ps(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12); }
+#endif
+
+// As widen_one<F16> of cast.h, for kLanes at once: infinities and NaN get the distance of the exponents twice.
+inline vf widen_halves(vu halves) {
+    const vu code = halves & 0x7FFFu, size = code << 13;
+    const vu twice = vu(vi(code) > splat_i(0x7BFF)) & (112u << 23);
+    const vu subnormal = vu(vf(size + (113u << 23)) - every(0x1p-14f)), normal = size + (112u << 23) + twice;
+    const vu small = vu(vi(code) < splat_i(0x400));
+    return vf((subnormal & small) | (normal & ~small) | (halves & 0x8000u) << 16);
+}
+
+template <bool two>
+inline uint32_t load_word(const uint8_t* from) {
+    if constexpr (two) return *reinterpret_cast<const u32*>(from);
+    return *reinterpret_cast<const u16*>(from);
+}
+
+// Of kLanes blocks. By initialization: GCC builds vectors lane by lane in memory, from where they load late.
+template <bool two>
+inline vu load_words(const uint8_t* from, size_t stride) {
+    const auto at = [from, stride](int lane) { return load_word<two>(from + size_t(lane) * stride); };
+#if defined(__AVX512F__)
+    return vu{at(0), at(1), at(2),  at(3),  at(4),  at(5),  at(6),  at(7),
+              at(8), at(9), at(10), at(11), at(12), at(13), at(14), at(15)};
+#elif defined(__AVX2__)
+    return vu{at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7)};
+#else
+    return vu{at(0), at(1), at(2), at(3)};
+#endif
+}
+
+// The scales of `n` blocks, float16 which lie `stride` bytes apart; and the offsets, each behind its scale.
+template <bool offsets_too>
+inline void read_halves(const uint8_t* from, size_t stride, int n, float* scales, float* offsets) {
+    int i = 0;
+    for (; i + kLanes <= n; i += kLanes, from += kLanes * stride) {
+        const vu bits = load_words<offsets_too>(from, stride);
+        store(scales + i, widen_halves(bits & 0xFFFFu));
+        if constexpr (offsets_too) store(offsets + i, widen_halves(bits >> 16));
+    }
+    for (; i < n; ++i, from += stride) {
+        const uint32_t bits = load_word<offsets_too>(from);
+        scales[i] = as_float(widen_one<F16>(bits & 0xFFFFu));
+        if constexpr (offsets_too) offsets[i] = as_float(widen_one<F16>(bits >> 16));
+    }
 }
 
 }  // namespace

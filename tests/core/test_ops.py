@@ -262,7 +262,13 @@ PLAIN = leaf(NUMBERS, F32)
         lambda: ops.stack([PACKED, PACKED], 2),
         lambda: ops.reshape(Contiguous(Q8, (2, 32), Span(BytesSource(bytes(68)), 0, 68)), (4, 16)),
         lambda: ops.quantize(PLAIN, DTYPES["Q4_K"]),
-        lambda: ops.dequantize(Contiguous(DTYPES["Q4_K"], (256,), Span(BytesSource(bytes(144)), 0, 144))),
+        lambda: ops.quantize(
+            Contiguous(DTYPES["F32"], (4, 256), Span(BytesSource(bytes(4096)), 0, 4096)), DTYPES["IQ1_S"]
+        ),
+        lambda: ops.quantize(
+            Contiguous(DTYPES["F32"], (4, 256), Span(BytesSource(bytes(4096)), 0, 4096)), DTYPES["Q8_1"]
+        ),
+        lambda: ops.dequantize(Contiguous(DTYPES["Q8_K"], (256,), Span(BytesSource(bytes(292)), 0, 292))),
     ],
 )
 def test_what_would_break_blocks_is_refused(build: Callable[[], Node]) -> None:

@@ -14,7 +14,8 @@ from tael.formats.registry import BUILTIN, Format
 
 # Extras that say how a file was written, or once more what its tensors and metadata say: no loss.
 _IMPLIED = frozenset({
-    "hf.config", "hf.weights", "torch.globals", "torch.layout", "torch.records", "torch.tree", EXPANDED,
+    "ggml.header", "ggml.names", "hf.config", "hf.weights", "torch.globals", "torch.layout", "torch.records",
+    "torch.tree", EXPANDED,
 })  # fmt: skip
 # Extras that are kept by a format with this id or capability; its writer tells what it drops of them.
 _KEPT_BY = {"hf.side_files": "folder", "torch.objects": "torch"}

@@ -21,7 +21,6 @@ from tael.core.node import Box, Node, Op
 from tael.errors import UnsupportedTensorError
 
 PIECE = 128 << 10  # elements
-ROW_TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1")  # with weights, ggml looks at the whole row of these
 
 _local = threading.local()
 
@@ -41,7 +40,7 @@ class Quantize:
         unit = row_unit(node)
         first = start // unit * unit
         count = -(-(start + out.size) // unit) * unit - first
-        if count != out.size:  # a cut row of a type that needs whole ones
+        if count != out.size:
             whole = np.empty(count, out.dtype)
             self.read_blocks(node, first, whole, counters)
             out[...] = whole[start - first :][: out.size]
@@ -74,7 +73,7 @@ class Quantize:
             per_matrix = math.prod(node.shape) // block // node.inputs[1].shape[0]
             weights = np.empty(length, np.uint32)
         step = max(1, PIECE // block)
-        step = step // row * row if step >= row else (row if weights is not None else step)
+        step = max(step // row * row, row) if weights is not None or step >= row else step
         done = 0
         scratch = np.empty(0, np.uint32)
         while done < out.size:
@@ -163,8 +162,11 @@ def is_quantize(node: Node) -> bool:
 
 
 def row_unit(node: Node) -> int:
-    """Blocks that a range of a node is best a multiple of: a row where quantizing looks at whole rows, else 1."""
-    if isinstance(node, Op) and is_quantize(node) and len(node.inputs) > 1 and node.dtype.name in ROW_TYPES:
+    """Blocks that a range of a node is best a multiple of: a row where weights say what a row's columns count, else 1.
+
+    ggml, too, looks at the whole row then, at least for Q4_0 to Q5_1.
+    """
+    if isinstance(node, Op) and is_quantize(node) and len(node.inputs) > 1:
         return max(1, node.shape[-1] // node.dtype.block)
     return 1
 
