@@ -135,10 +135,13 @@ void dequantize_affine(const uint8_t* source, float* out, size_t blocks) {
     using Scales = typename Type::Scales;
     for (; blocks != 0; --blocks, source += Type::bytes, out += kSuper) {
         const float d = half_at(source + Type::half), dmin = half_at(source + Type::half + 2);
-        uint8_t scales[Scales::count], minima[Scales::count];
+        uint8_t scales[16]{}, minima[16]{};  // at least a whole vector
+        float scale[16], minimum[16];
         Scales::get(source + Type::scales, scales, minima);
-        float scale[Scales::count], minimum[Scales::count];
-        for (int j = 0; j < Scales::count; ++j) scale[j] = d * float(scales[j]), minimum[j] = dmin * float(minima[j]);
+        for (int j = 0; j < Scales::count; j += kLanes) {
+            store(scale + j, d * to_float(widen_bytes(scales + j)));
+            store(minimum + j, dmin * to_float(widen_bytes(minima + j)));
+        }
         Type::each(source, [&](int j, int i, vi levels) {
             store(out + j * Scales::size + i, scale[j] * to_float(levels) - minimum[j]);
         });

@@ -103,8 +103,9 @@ inline vi widen_bytes(const uint8_t* from) {
 inline void put_clamped(const vi* from, int top, uint8_t* to) {
 #if defined(__AVX512F__)
     for (int i = 0; i < 2; ++i) {
-        const __m512i some = _mm512_min_epi32(_mm512_max_epi32(__m512i(from[i]), _mm512_setzero_si512()), _mm512_set1_epi32(top));
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 16 * i), _mm512_cvtepi32_epi8(some));
+        const __m512i some = _mm512_max_epi32(__m512i(from[i]), _mm512_setzero_si512());
+        const __m512i bytes = _mm512_min_epi32(some, _mm512_set1_epi32(top));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 16 * i), _mm512_cvtepi32_epi8(bytes));
     }
 #elif defined(__AVX2__)
     const __m256i a = _mm256_packs_epi32(__m256i(from[0]), __m256i(from[1]));

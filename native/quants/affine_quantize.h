@@ -21,7 +21,7 @@ struct Batch {
 };
 
 inline vf square_root(vf value) {
-    vf root;
+    vf root = value;
     for (int lane = 0; lane < kLanes; ++lane) root[lane] = __builtin_sqrtf(value[lane]);
     return root;
 }
@@ -152,7 +152,8 @@ void quantize_affine(const float* source, uint8_t* out, size_t rows, size_t row_
             batch_weighted<Type>(x, importances, batch);
         else
             batch_plain<Type>(x, batch);
-        for (int lane = 0; lane < used; ++lane) put_block<Type>(from[lane], batch, lane, out + (at + lane) * Type::bytes);
+        for (int lane = 0; lane < used; ++lane)
+            put_block<Type>(from[lane], batch, lane, out + (at + size_t(lane)) * Type::bytes);
     }
 }
 

@@ -84,23 +84,26 @@ struct Pair {
         choose_rounding();
         for (int i = 0; i < 2 * n; ++i) {
             const vf value = inverse[i / n] * (x[i] - origin[i / n]);
-            levels[i] = (rounding == kWild ? raised_level<kWild, top>(value) : raised_level<kBoth, top>(value)) - kRounder;
+            const vf raised = rounding == kWild ? raised_level<kWild, top>(value) : raised_level<kBoth, top>(value);
+            levels[i] = raised - kRounder;
         }
         sum_errors();
         for (int g = 0; g < 2; ++g) error[g] = now[g];
         next_trial();
     }
 
-    // Rounding is monotonic: the extremes bound all values. A value that is wild lies outside of plain as well.
+    // Rounding is monotonic: the extremes bound all values (`low` from above when the origin went beyond `highest`, and
+    // the inverse is negative). A value that is wild lies outside of plain as well.
     inline void choose_rounding() {
         vf low[2], high[2];
         vi below{}, above{}, wild{};
         for (int g = 0; g < 2; ++g) {
             const vf range = highest[g] - origin[g];
             low[g] = inverse[g] * (lowest[g] - origin[g]), high[g] = inverse[g] * range;
-            below |= ~(low[g] >= splat(-0.5f)), above |= ~(high[g] < splat(top + 0.5f));
-            // The estimate of the next change needs normal numbers; with them, `high` is some units above `top` at most.
-            if constexpr (kJumps) wild |= ~((range > splat(1e-29f)) & (range < splat(1e29f)) & (low[g] > splat(-4194303.0f)));
+            below |= ~(low[g] >= splat(-0.5f)), above |= ~(most(low[g], high[g]) < splat(top + 0.5f));
+            // The estimate of the next change needs normal numbers; with them `high` is a few units above `top` at most.
+            if constexpr (kJumps)
+                wild |= ~((range > splat(1e-29f)) & (range < splat(1e29f)) & (low[g] > splat(-4194303.0f)));
         }
         if constexpr (kJumps) {
             rounding = any_of(wild) ? kWild : kBoth;

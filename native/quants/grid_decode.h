@@ -2,9 +2,8 @@
 // Blocks of the IQ2 and IQ3 types back to float32.
 #pragma once
 
-#include "../kernels/cast.h"
-#include "grid_points.h"
-#include "lanes.h"
+#include "eight.h"
+#include "grid_types.h"
 
 namespace tael {
 namespace {
@@ -50,12 +49,10 @@ inline uint32_t even_signs(uint32_t seven) {
 // Eight values: bytes times a scale, with a sign bit each.
 inline void put_eight(float* out, uint64_t bytes, uint32_t signs, float scale) {
     typedef uint8_t bytes8 __attribute__((vector_size(8)));
-    typedef int32_t ints8 __attribute__((vector_size(32)));
     typedef uint32_t words8 __attribute__((vector_size(32)));
-    typedef float floats8 __attribute__((vector_size(32)));
     bytes8 raw;
     memcpy(&raw, &bytes, 8);
-    const floats8 value = __builtin_convertvector(__builtin_convertvector(raw, ints8), floats8) * scale;
+    const eight_f value = __builtin_convertvector(__builtin_convertvector(raw, eight_i), eight_f) * scale;
     const words8 sign = ((words8{} + signs) << words8{31, 30, 29, 28, 27, 26, 25, 24}) & 0x80000000u;
     const words8 result = words8(value) ^ sign;
     memcpy(out, &result, 32);

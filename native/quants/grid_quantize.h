@@ -4,7 +4,7 @@
 #pragma once
 
 #include "affine_lanes.h"
-#include "grid_search.h"
+#include "grid_runs.h"
 #include "grid_types.h"
 #include "positive_scales.h"
 
@@ -148,32 +148,33 @@ void GridBatch<Type>::search(const NearTable<Book>& table) {
         inverses[t] = (top + float(t - Type::tries) * Type::step) / unit;
         steps[t] = 1.0f / inverses[t];
     }
+    alignas(64) float scales[kLanes][trials + kBeyond] = {};
+    for (int t = 0; t < trials; ++t)
+        for (int lane = 0; lane < kLanes; ++lane) scales[lane][t] = steps[t][lane];
     vi found[trials][groups];
     for (int k = 0; k < groups; ++k) {
-        vi points[trials], codes_of[trials], changes{};
+        vi points[trials], changes{};
         for (int t = 0; t < trials; ++t) {
             points[t] = round(inverses[t], k);
             if (t > 0) changes |= (points[t] != points[t - 1]) & (1 << t);
         }
+        alignas(64) int32_t row[kLanes][trials + kBeyond];
         for (int lane = 0; lane < kLanes; ++lane) {
-            const float* scales = reinterpret_cast<const float*>(steps) + lane;
-            const int32_t* point = reinterpret_cast<const int32_t*>(points) + lane;
-            int32_t* out = reinterpret_cast<int32_t*>(codes_of) + lane;
             if (empty[lane]) {
-                for (int t = 0; t < trials; ++t) out[t * kLanes] = 0;
+                memset(row[lane], 0, sizeof row[lane]);
                 continue;
             }
             GridGroup<Book> group(x + dims * k, root + dims * k, lane);
-            group.prepare(scales[(trials - 1) * kLanes], scales[0]);
+            group.prepare(scales[lane][trials - 1], scales[lane][0]);
             uint32_t ends = uint32_t(changes[lane]) | 1u << trials;
-            for (int from = 0; from < trials;) {
+            for (int from = 0; from < trials; ends &= ends - 1) {
                 const int to = __builtin_ctz(ends);
-                search_run(table, group, point[from * kLanes], scales, from, to, out);
+                search_run(table, group, points[from][lane], scales[lane], from, to, row[lane]);
                 from = to;
-                ends &= ends - 1;
             }
         }
-        for (int t = 0; t < trials; ++t) found[t][k] = codes_of[t];
+        for (int t = 0; t < trials; ++t)
+            for (int lane = 0; lane < kLanes; ++lane) found[t][k][lane] = row[lane][t];
     }
     vf best{}, qx[2], q2[2];
     for (int t = 0; t < trials; ++t) {
@@ -202,8 +203,7 @@ void GridBatch<Type>::search_again(const NearTable<Book>& table) {
             for (int lane = 0; lane < kLanes; ++lane) {
                 if (!again[lane] || (!Type::searches_whole && !(codes[k][lane] & kLooked))) continue;
                 const GridGroup<Book> group(x + dims * k, root + dims * k, lane);
-                const float* scales = reinterpret_cast<const float*>(&scale) + lane;
-                search_run(table, group, points[lane], scales, 0, 1, reinterpret_cast<int32_t*>(codes + k) + lane);
+                codes[k][lane] = search_one(table, group, points[lane], scale[lane]);
             }
         }
         vf qx, q2;

@@ -96,7 +96,7 @@ struct GridGroup {
     struct Terms {
         eight_f by_level[dims];
     };
-    eight_f distances(const Terms& terms, eight_i code, float scale) const {
+    eight_f distances([[maybe_unused]] const Terms& terms, eight_i code, [[maybe_unused]] float scale) const {
         eight_f total{};
         for (int i = 0; i < dims; ++i) {
 #if defined(__AVX2__)
@@ -107,7 +107,6 @@ struct GridGroup {
 #endif
             total = i == 0 ? term : total + term;
         }
-        (void)scale;
         return total;
     }
 
@@ -131,67 +130,6 @@ struct GridGroup {
         return Book::zero_code;
     }
 };
-
-// The codes of one lattice point for scales[from..to) (kLanes apart, falling), stored kLanes apart.
-template <class Book>
-inline void search_run(const NearTable<Book>& table, const GridGroup<Book>& group, int32_t point, const float* scales,
-                       int from, int to, int32_t* out) {
-    const NearList list = table.lists[point];
-    const uint16_t* codes = table.codes + 8 * list.chunk();
-    const auto fill = [&](uint32_t code) {
-        for (int trial = from; trial < to; ++trial) out[trial * kLanes] = int32_t(code);
-    };
-    if (list.on_grid()) return fill(codes[0]);
-    const uint32_t chunks = list.chunks(), last = chunks - 1;
-    if (group.margin < 0 || to - from == 1) {
-        for (int trial = from; trial < to; ++trial)
-            out[trial * kLanes] = int32_t(group.nearest(codes, chunks, scales[trial * kLanes])) | kLooked;
-        return;
-    }
-    eight_f squares[kLongestList], products[kLongestList], first[kLongestList], second[kLongestList];
-    eight_f least_first = all(kFarthest), least_second = least_first;
-    for (uint32_t k = 0; k < chunks; ++k) {
-        group.lines(widen_eight(codes + 8 * k), squares[k], products[k]);
-        first[k] = squares[k] * scales[from * kLanes] - products[k];
-        second[k] = squares[k] * scales[(to - 1) * kLanes] - products[k];
-        least_first = least_eight(first[k], least_first);
-        least_second = least_eight(second[k], least_second);
-    }
-    const unsigned filled = list.filled();  // lanes of the last chunk that are not copies
-    least_first = least_of(least_first) + group.margin;
-    least_second = least_of(least_second) + group.margin;
-    int near = 0;
-    uint32_t where = 0;
-    for (uint32_t k = 0; k < chunks; ++k) {
-        unsigned a = bits_of(first[k] <= least_first), b = bits_of(second[k] <= least_second);
-        if (k == last) a &= filled, b &= filled;
-        if (a | b) {
-            near += __builtin_popcount(a) + __builtin_popcount(b) + (a != b ? 2 : 0);
-            where = 8 * k + unsigned(__builtin_ctz(a | b));
-        }
-    }
-    if (near == 2) return fill(codes[where] | uint32_t(kLooked));  // the same one alone at both ends
-    for (int trial = from; trial < to; ++trial) {
-        const float scale = scales[trial * kLanes];
-        eight_f least = all(kFarthest);
-        for (uint32_t k = 0; k < chunks; ++k) {
-            first[k] = squares[k] * scale - products[k];
-            least = least_eight(first[k], least);
-        }
-        least = least_of(least) + group.margin;
-        near = 0;
-        for (uint32_t k = 0; k < chunks; ++k) {
-            unsigned a = bits_of(first[k] <= least);
-            if (k == last) a &= filled;
-            if (a) {
-                near += __builtin_popcount(a);
-                where = 8 * k + unsigned(__builtin_ctz(a));
-            }
-        }
-        const uint32_t code = near == 1 ? codes[where] : group.nearest(codes, chunks, scale);
-        out[trial * kLanes] = int32_t(code) | kLooked;
-    }
-}
 
 }  // namespace
 }  // namespace tael

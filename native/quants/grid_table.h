@@ -44,7 +44,7 @@ struct NearList {
     uint32_t chunk() const { return packed >> 16; }
     bool on_grid() const { return packed >> 15 & 1; }
     uint32_t chunks() const { return ((packed & 0x7FFF) + 7) >> 3; }
-    uint32_t filled() const { return 0xFFu >> ((0u - packed) & 7); }  // lanes of the last chunk, as bits
+    int filled() const { return int((packed - 1) & 7) + 1; }  // entries in the last chunk
 };
 
 template <class Book>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Q2_K, Q4_K, Q5_K. Compiled once per instruction set with TAEL_LEVEL. Only C headers and static functions (see level.cpp).
+// Q2_K, Q4_K, Q5_K. Compiled once per instruction set with TAEL_LEVEL.
+// Only C headers and static functions (see level.cpp).
 #include "block_kernel.h"
 
 #include "affine_quantize.h"

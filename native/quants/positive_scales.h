@@ -3,7 +3,7 @@
 // inverse scales, then single integers are moved while that improves the fit. One super-block in each lane.
 #pragma once
 
-#include "lanes.h"
+#include "affine_lanes.h"
 
 namespace tael {
 namespace {

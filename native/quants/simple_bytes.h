@@ -91,7 +91,8 @@ inline bytes32 pack(const vi (&v)[kPer32]) {
     const __m128i low = _mm512_cvtepi32_epi8((__m512i)v[0]), high = _mm512_cvtepi32_epi8((__m512i)v[1]);
     return bytes32(_mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1));
 #elif defined(__AVX2__)
-    const __m256i a = _mm256_packs_epi32((__m256i)v[0], (__m256i)v[1]), b = _mm256_packs_epi32((__m256i)v[2], (__m256i)v[3]);
+    const __m256i a = _mm256_packs_epi32((__m256i)v[0], (__m256i)v[1]);
+    const __m256i b = _mm256_packs_epi32((__m256i)v[2], (__m256i)v[3]);
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     return bytes32(_mm256_permutevar8x32_epi32(_mm256_packs_epi16(a, b), order));
 #elif defined(__SSE2__)
@@ -135,7 +136,8 @@ inline uint32_t bits_of(bytes32 v, int bit) {
 #if defined(__AVX2__)
     return uint32_t(_mm256_movemask_epi8(_mm256_slli_epi16((__m256i)v, 7 - bit)));
 #elif defined(__SSE2__)
-    const __m128i low = _mm_slli_epi16((__m128i)low_half(v), 7 - bit), high = _mm_slli_epi16((__m128i)high_half(v), 7 - bit);
+    const __m128i low = _mm_slli_epi16((__m128i)low_half(v), 7 - bit);
+    const __m128i high = _mm_slli_epi16((__m128i)high_half(v), 7 - bit);
     return uint32_t(_mm_movemask_epi8(low)) | uint32_t(_mm_movemask_epi8(high)) << 16;
 #else
     uint32_t bits = 0;
@@ -164,8 +166,11 @@ inline vf fold(const vf (&rows)[kLanes], Pick pick) {
                 for (int k = 0; k < width; ++k) parts[k] = pick(parts[k], parts[k + width]);
             q[i] = parts[0];
         }
-        const quad a = pick(__builtin_shufflevector(q[0], q[1], 0, 4, 1, 5), __builtin_shufflevector(q[0], q[1], 2, 6, 3, 7));
-        const quad b = pick(__builtin_shufflevector(q[2], q[3], 0, 4, 1, 5), __builtin_shufflevector(q[2], q[3], 2, 6, 3, 7));
+        quad two[2];
+        for (int i = 0; i < 2; ++i)
+            two[i] = pick(__builtin_shufflevector(q[2 * i], q[2 * i + 1], 0, 4, 1, 5),
+                          __builtin_shufflevector(q[2 * i], q[2 * i + 1], 2, 6, 3, 7));
+        const quad a = two[0], b = two[1];
         const quad all = pick(__builtin_shufflevector(a, b, 0, 1, 4, 5), __builtin_shufflevector(a, b, 2, 3, 6, 7));
         memcpy(reinterpret_cast<float*>(&folded) + first, &all, sizeof all);
     }

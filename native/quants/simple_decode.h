@@ -93,7 +93,7 @@ struct DecodeQ2_0 : Layout<64, 18> {  // two bits, low ones first: -1, 0, 1, 2 s
         vi shift;
         for (int lane = 0; lane < kLanes; ++lane) shift[lane] = 2 * lane;
         for (int i = 0; i < 64; i += 16) {
-            const vi sixteen = splat_i(*reinterpret_cast<const int32_t __attribute__((aligned(1), may_alias))*>(from + 2 + i / 4));
+            const vi sixteen = splat_i(int32_t(*reinterpret_cast<const u32*>(from + 2 + i / 4)));
             for (int k = 0; k < 16; k += kLanes) values.put(sixteen >> (shift + 2 * k), out + i + k);
         }
     }
@@ -101,13 +101,15 @@ struct DecodeQ2_0 : Layout<64, 18> {  // two bits, low ones first: -1, 0, 1, 2 s
     static void decode(const uint8_t* from, float scale, float, float* out) {
         const bytes16 all = read<bytes16>(from + 2);
         const bytes16 low = __builtin_shufflevector(all, all, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
-        const bytes16 high = __builtin_shufflevector(all, all, 8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15);
+        const bytes16 high =
+            __builtin_shufflevector(all, all, 8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15);
         for (int i = 0; i < 2; ++i) {
             const bytes16 twice = i == 0 ? low : high;
             expand(steps(__builtin_shufflevector(twice, twice, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7)),
                    Scaled(scale), out + 32 * i);
-            expand(steps(__builtin_shufflevector(twice, twice, 8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15)),
-                   Scaled(scale), out + 32 * i + 16);
+            const bytes16 last =
+                __builtin_shufflevector(twice, twice, 8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15);
+            expand(steps(last), Scaled(scale), out + 32 * i + 16);
         }
     }
     static signed16 steps(bytes16 four_times) {
@@ -119,24 +121,30 @@ struct DecodeQ2_0 : Layout<64, 18> {  // two bits, low ones first: -1, 0, 1, 2 s
 };
 
 struct DecodeTQ1_0 : Layout<256, 54, 52> {  // five trits in a byte, most significant first
-    static void decode(const uint8_t* from, float scale, float, float* out) {
-        typedef int8_t signed32 __attribute__((vector_size(32)));
-        const Scaled value(scale);
-        signed32 many = signed32(read<bytes32>(from) ^ 128);
-        signed16 few = signed16(read<bytes16>(from + 32) ^ 128);
-        for (int n = 0; n < 5; ++n, many += many + many, few += few + few) {
-            const signed32 trits = leading_trit(many);
-            expand(signed16(low_half(bytes32(trits))), value, out + 32 * n);
-            expand(signed16(high_half(bytes32(trits))), value, out + 32 * n + 16);
-            expand(leading_trit(few), value, out + 160 + 16 * n);
+    template <class V>
+    static void five_times(V centred, Scaled value, float* out, int stride) {
+        for (int n = 0; n < 5; ++n, centred += centred + centred, out += stride) {
+            const auto trits = leading_trit(centred);
+            for (int i = 0; i < int(sizeof trits); i += 16)
+                expand(read<signed16>(reinterpret_cast<const char*>(&trits) + i), value, out + i);
         }
+    }
+    static void decode(const uint8_t* from, float scale, float, float* out) {
+        const Scaled value(scale);
+#if defined(__AVX2__)
+        five_times(read<bytes32>(from) ^ 128, value, out, 32);
+#else
+        five_times(read<bytes16>(from) ^ 128, value, out, 32);
+        five_times(read<bytes16>(from + 16) ^ 128, value, out + 16, 32);
+#endif
+        five_times(read<bytes16>(from + 32) ^ 128, value, out + 160, 16);
         const uint32_t four = *reinterpret_cast<const u32*>(from + 48);  // of these only four trits
         uint32_t parts[4] = {four};
         for (int n = 1; n < 4; ++n) {  // times 3, byte by byte
             const uint32_t even = parts[n - 1] & 0x00FF00FF, odd = parts[n - 1] >> 8 & 0x00FF00FF;
             parts[n] = (even * 3 & 0x00FF00FF) | (odd * 3 & 0x00FF00FF) << 8;
         }
-        expand(leading_trit(signed16(read<bytes16>(parts) ^ 128)), value, out + 240);
+        expand(leading_trit(read<bytes16>(parts) ^ 128), value, out + 240);
     }
 };
 struct DecodeTQ2_0 : Layout<256, 66, 64> {

@@ -10,6 +10,7 @@ namespace {
 constexpr int kTogether = 64;  // blocks whose scales are widened ahead of their use
 
 typedef int8_t signed16 __attribute__((vector_size(16)));
+typedef int8_t signed32 __attribute__((vector_size(32)));
 
 // Bytes of 16-bit words shifted right: what comes from the other byte is masked away.
 template <int by, int mask>
@@ -33,7 +34,8 @@ struct FiveBits {
     FiveBits(const uint8_t* nibbles, uint32_t fifth, uint8_t adds) {
 #if defined(__AVX2__)
         const __m256i both = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(nibbles)));
-        const __m256i four = _mm256_and_si256(_mm256_srlv_epi64(both, _mm256_setr_epi64x(0, 0, 4, 4)), _mm256_set1_epi8(15));
+        const __m256i down = _mm256_srlv_epi64(both, _mm256_setr_epi64x(0, 0, 4, 4));
+        const __m256i four = _mm256_and_si256(down, _mm256_set1_epi8(15));
         const __m256i which = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
         const __m256i own = _mm256_set1_epi64x(int64_t(0x8040201008040201));
         const __m256i bits = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(int32_t(fifth)), which), own);
@@ -61,11 +63,15 @@ inline signed16 fp4_values(bytes16 codes) {
 #endif
 }
 
-// A byte's leading trit, less one: each has a third of the byte's range. `centred`: less 128, which times three is again
-// less 128.
-template <class V>
-inline V leading_trit(V centred) {
-    return ~((centred > 85 - 128) + (centred > 170 - 128));
+// A byte's leading trit, less one: each has a third of the byte's range. `centred`: the byte less 128, which stays so
+// when both are multiplied by three.
+inline signed16 leading_trit(bytes16 centred) {
+    const signed16 value = signed16(centred);
+    return ~((value > 85 - 128) + (value > 170 - 128));
+}
+inline signed32 leading_trit(bytes32 centred) {
+    const signed32 value = signed32(centred);
+    return ~((value > 85 - 128) + (value > 170 - 128));
 }
 
 struct Scaled {  // value = code * scale
@@ -113,7 +119,7 @@ struct FourValues {
 #else
     __m256 table;
     explicit FourValues(float scale)
-        : table(_mm256_mul_ps(_mm256_setr_ps(-1.0f, 0.0f, 1.0f, 2.0f, -1.0f, 0.0f, 1.0f, 2.0f), _mm256_set1_ps(scale))) {}
+        : table(_mm256_mul_ps(_mm256_setr_ps(-1, 0, 1, 2, -1, 0, 1, 2), _mm256_set1_ps(scale))) {}
     void put(vi codes, float* out) const { store(out, vf(_mm256_permutevar_ps(table, (__m256i)codes))); }
 #endif
 };
@@ -142,7 +148,7 @@ inline __m512 counting_from(float first) {
 inline __m512 doubled_fp4() { return _mm512_setr_ps(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12); }
 #endif
 
-// As widen_one<F16> of cast.h, for kLanes at once: infinities and NaN get the distance of the exponents twice.
+// As widen_one<F16> of cast.h, kLanes at once: infinities and NaN get the distance of the exponents twice.
 inline vf widen_halves(vu halves) {
     const vu code = halves & 0x7FFFu, size = code << 13;
     const vu twice = vu(vi(code) > splat_i(0x7BFF)) & (112u << 23);
@@ -157,17 +163,31 @@ inline uint32_t load_word(const uint8_t* from) {
     return *reinterpret_cast<const u16*>(from);
 }
 
-// Of kLanes blocks. By initialization: GCC builds vectors lane by lane in memory, from where they load late.
+// Of kLanes blocks. Left to itself GCC builds such vectors in memory, from where they load late.
 template <bool two>
 inline vu load_words(const uint8_t* from, size_t stride) {
-    const auto at = [from, stride](int lane) { return load_word<two>(from + size_t(lane) * stride); };
+#if defined(__AVX2__)
+    __m128i fours[kLanes / 4];
+    for (__m128i& four : fours) {
+        __m128i pairs[2];
+        for (__m128i& pair : pairs) {
+            pair = _mm_cvtsi32_si128(int32_t(load_word<two>(from)));
+            pair = _mm_insert_epi32(pair, int32_t(load_word<two>(from + stride)), 1);
+            from += 2 * stride;
+        }
+        four = _mm_unpacklo_epi64(pairs[0], pairs[1]);
+    }
+    const __m256i first = _mm256_inserti128_si256(_mm256_castsi128_si256(fours[0]), fours[1], 1);
 #if defined(__AVX512F__)
-    return vu{at(0), at(1), at(2),  at(3),  at(4),  at(5),  at(6),  at(7),
-              at(8), at(9), at(10), at(11), at(12), at(13), at(14), at(15)};
-#elif defined(__AVX2__)
-    return vu{at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7)};
+    const __m256i second = _mm256_inserti128_si256(_mm256_castsi128_si256(fours[2]), fours[3], 1);
+    return vu(_mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1));
 #else
-    return vu{at(0), at(1), at(2), at(3)};
+    return vu(first);
+#endif
+#else
+    vu words;
+    for (int lane = 0; lane < kLanes; ++lane) words[lane] = load_word<two>(from + size_t(lane) * stride);
+    return words;
 #endif
 }
 

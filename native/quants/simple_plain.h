@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0 without importances. Per block of 32: a scale from the extremes (and an offset), and
-// each element's nearest step. kLanes blocks at a time share the reductions, divisions and float16 roundings.
-// Where the scale's inverse is infinite the reference converts infinities to integers; x86 gives codes of zero: so do we.
+// each element's nearest step. kLanes blocks at a time share reductions, divisions and float16 roundings.
+// Where the scale's inverse is infinite the reference converts infinities to integers, on x86 to codes of zero: so do
+// we everywhere.
 #pragma once
 
 #include "simple_bytes.h"

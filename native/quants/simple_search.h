@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// For Q4_0, Q4_1, Q5_0 and Q5_1 with importances: a search over trial scales for the least weighted squared error, a block
-// of 32 in each lane. Elements lie across lanes ([element][lane]), so every sum runs in the order of the reference.
-// Levels are whole floats: the adder rounds to them, and clamping and products with them round as with integers.
+// For Q4_0, Q4_1, Q5_0 and Q5_1 with importances: a search over trial scales for the least weighted squared error, a
+// block of 32 in each lane. Elements lie across lanes ([element][lane]), so every sum runs in the order of the
+// reference. Levels are whole floats: the adder rounds to them, and clamping and products with them round as with
+// integers.
 #pragma once
 
 #include "simple_plain.h"

@@ -19,7 +19,9 @@ class Model:
     tensors: Shapes
 
 
-def metadata(arch: str, layers: int, width: int, heads: Any = None, heads_kv: Any = None, **more: Any) -> dict[str, Any]:
+def metadata(
+    arch: str, layers: int, width: int, heads: Any = None, heads_kv: Any = None, **more: Any
+) -> dict[str, Any]:
     """`more`: further keys, with __ where a dot stands."""
     keys: dict[str, Any] = {"context_length": 2048, "embedding_length": width, "block_count": layers}
     keys |= {"attention.layer_norm_epsilon": 1e-5, "attention.layer_norm_rms_epsilon": 1e-5, "vocab_size": 32000}
@@ -271,7 +273,7 @@ MODELS: tuple[Model, ...] = (
     llama("qwen2-0b5", 24, 896, 4864, 14, 2, 151936, arch="qwen2", tied=True),
     llama("smollm-135m", 30, 576, 1536, 9, 3, 49152, tied=True),
     llama("rows-of-288", 6, 288, 768, 6, 6),
-    llama("rows-of-100", 5, 100, 300, 4, 2),
+    llama("rows-of-300", 9, 512, 300, 8, 4),
     falcon("falcon-7b", 32, 4544, 71, 1),
     falcon("falcon-40b", 60, 8192, 128, 8),
     gpt2(),

@@ -145,7 +145,8 @@ class Importance:
         rows = np.arange(start, start + out.size) // node.shape[1]
         raw = np.empty(int(rows[-1] - rows[0]) + 1, np.uint32)
         read_blocks(node.inputs[1], int(rows[0]), raw, counters)
-        counts = raw.view(np.float32)[rows - rows[0]]
+        whole = np.floor(raw.view(np.float32).astype(np.float64) + 0.5)  # halves go up
+        counts = whole.astype(np.float32)[rows - rows[0]]
         result = np.ones(out.size, np.float32)
         np.divide(values, counts, out=result, where=counts > 0)
         out[...] = result.view(np.uint32)

@@ -18,7 +18,7 @@ from tael.core.limits import DEFAULT, Limits
 from tael.core.problem import Problem
 from tael.core.progress import SILENT, Progress
 from tael.errors import LossRefusedError, TransformError
-from tael.quantize.choose import Options
+from tael.quantize.options import Options
 
 if TYPE_CHECKING:
     from tael.convert.plan import Plan

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from tael.core.dtypes import DTYPES, DType
 from tael.core.tensor import TensorInfo
 from tael.errors import TransformError, clip
-from tael.quantize.recipes import FALLBACK, RULES, Recipe, tensor_type
+from tael.quantize.options import Options
+from tael.quantize.recipes import FALLBACK, RULES, Recipe
 
 _LAYER = re.compile(r"blk\.(\d+)\.")
 
@@ -47,67 +49,6 @@ class Choice:
     dtype: DType
     why: str
     fallback: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Layers:
-    """Layers `first` to `last` get `dtype`; with `fractions` these are parts of the depth, from 0 to 1."""
-
-    first: float
-    last: float
-    fractions: bool
-    dtype: DType
-    text: str  # as it was typed
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What overrides the recipe. Patterns are regular expressions that may match anywhere in the name."""
-
-    tensors: Sequence[tuple[re.Pattern[str], DType]] = ()
-    layers: Sequence[Layers] = ()
-    embedding: DType | None = None
-    output: DType | None = None
-    keep: Sequence[re.Pattern[str]] = ()
-    leave_output: bool = False
-    pure: bool = False
-    has_imatrix: bool = False
-
-    @classmethod
-    def of(
-        cls,
-        *,
-        tensor_types: Sequence[str] = (),
-        layers: Sequence[str] = (),
-        embedding: str | None = None,
-        output: str | None = None,
-        keep: Sequence[str] = (),
-        leave_output: bool = False,
-        pure: bool = False,
-    ) -> Options:
-        """From what is typed: `REGEX=TYPE`, `0-10=TYPE`, `25%-75%=TYPE`."""
-        return cls(
-            [_pattern_and_type(text) for text in tensor_types],
-            [_layers(text) for text in layers],
-            None if embedding is None else tensor_type(embedding),
-            None if output is None else tensor_type(output),
-            [_regex(text) for text in keep],
-            leave_output,
-            pure,
-        )
-
-    def over(self, saved: Options) -> Options:
-        """These, and `saved` where these say nothing."""
-        return replace(
-            self,
-            tensors=[*self.tensors, *saved.tensors],
-            layers=[*self.layers, *saved.layers],
-            embedding=self.embedding or saved.embedding,
-            output=self.output or saved.output,
-            keep=[*self.keep, *saved.keep],
-            leave_output=self.leave_output or saved.leave_output,
-            pure=self.pure or saved.pure,
-        )
 
 
 def choose(
@@ -308,16 +249,23 @@ def _by_rules(tensor: TensorInfo, category: str, recipe: Recipe, model: _Model, 
     if category in model.seen and not as_output:
         model.seen[category] += 1
     place = _place(tensor, category, model, position, default)
-    for of, recipes, condition, result in RULES:
-        if of != ("output" if as_output else category) or (recipes and recipe.name not in recipes.split()):
-            continue
-        if condition and not all(CONDITIONS[word](place) for word in condition.split(", ")):
-            continue
-        plain, _, large = result.partition(" | 70B: ")
-        kind = large if large and model.is_70b else plain
-        why = f"{label}: {condition}" if condition else label
-        return (default, label) if kind == "default" else (DTYPES[kind], why)
+    for condition, words, result in _rules("output" if as_output else category, recipe.name):
+        if all(CONDITIONS[word](place) for word in words):
+            plain, _, large = result.partition(" | 70B: ")
+            kind = large if large and model.is_70b else plain
+            why = f"{label}: {condition}" if condition else label
+            return (default, label) if kind == "default" else (DTYPES[kind], why)
     return default, recipe.name if label == "other" else label
+
+
+@cache
+def _rules(category: str, recipe: str) -> list[tuple[str, list[str], str]]:
+    """What RULES say of this category under this recipe: the condition as text, its words, the type."""
+    return [
+        (condition, condition.split(", ") if condition else [], result)
+        for of, recipes, condition, result in RULES
+        if of == category and (not recipes or recipe in recipes.split())
+    ]
 
 
 def _place(tensor: TensorInfo, category: str, model: _Model, position: int, default: DType) -> _Place:
@@ -346,35 +294,3 @@ def _fallback(tensor: TensorInfo, dtype: DType, why: str) -> Choice:
 def _checked(tensor: TensorInfo, dtype: DType, why: str) -> Choice:
     """A type that is not to be exchanged: a row that does not fit falls back all the same, and says so."""
     return _fallback(tensor, dtype, why)
-
-
-# --- what is typed ----------------------------------------------------------------------------------------------------
-
-
-def _regex(text: str) -> re.Pattern[str]:
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise TransformError(f"{clip(text)!r} is no regular expression: {error}") from None
-
-
-def _pattern_and_type(text: str) -> tuple[re.Pattern[str], DType]:
-    pattern, sign, kind = text.rpartition("=")
-    if not sign or not pattern:
-        raise TransformError(f"{clip(text)!r} is no REGEX=TYPE", hint="such as --tensor 'attn_v=Q6_K'")
-    return _regex(pattern), tensor_type(kind)
-
-
-_RANGE = re.compile(r"(\d{1,6})(%?)(?:-(\d{1,6})(%?))?=(\w+)")
-
-
-def _layers(text: str) -> Layers:
-    found = _RANGE.fullmatch(text.strip())
-    if not found or (found[3] is not None and found[2] != found[4]) or (found[2] and found[3] is None):
-        raise TransformError(f"{clip(text)!r} is no RANGE=TYPE", hint="such as --layers 0-10=Q6_K, or 0%-25%=Q6_K")
-    first, last = int(found[1]), int(found[3] or found[1])
-    if last < first:
-        raise TransformError(f"the layers {clip(text)!r} end before they begin")
-    fractions = bool(found[2])
-    scale = 100 if fractions else 1
-    return Layers(first / scale, last / scale, fractions, tensor_type(found[5]), text.strip())

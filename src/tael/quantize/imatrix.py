@@ -153,10 +153,11 @@ def _read_legacy(path: str, source: ByteSource) -> Imatrix:
         entries[name] = ops.importance(stored, calls=calls)
     datasets: list[str] = []
     chunks = 0
-    if source.size - at >= 8:
+    if source.size - at >= 4:
         chunks = number("the number of chunks")
+    if source.size - at >= 4:
         text = take(number("the length of the dataset's name"), "the dataset's name")
-        datasets = [text.decode("utf-8", "surrogateescape")]
+        datasets = [text.decode("utf-8", "surrogateescape")] if text else []
     return Imatrix(path, entries, datasets, chunks, [source])
 
 
@@ -210,13 +211,18 @@ def match(matrix: Imatrix, tensors: Iterable[TensorInfo], names: Mapping[str, st
         if len(used) > 1 or used != {before.get(now, now)}:
             notes.append(f"{now}: weighed by {min(used)}" + (f" and {len(used) - 1} more" if len(used) > 1 else ""))
         nodes[now] = ops.reshape(weights, (experts, row))
-    metadata: dict[str, Any] = {"quantize.imatrix.file": matrix.path[:127]}
+    metadata: dict[str, Any] = {"quantize.imatrix.file": _cut(matrix.path)}
     if matrix.datasets:
-        metadata["quantize.imatrix.dataset"] = matrix.datasets[0][:127]
+        metadata["quantize.imatrix.dataset"] = _cut(matrix.datasets[0])
     metadata["quantize.imatrix.entries_count"] = len(matrix.entries)
     if matrix.chunks > 0:
         metadata["quantize.imatrix.chunks_count"] = matrix.chunks
     return Match(nodes, lacking, [name for name in matrix.entries if name not in taken], _shortened(notes), metadata)
+
+
+def _cut(text: str) -> str:
+    """As much as llama.cpp has room for."""
+    return text.encode("utf-8", "surrogateescape")[:127].decode("utf-8", "surrogateescape")
 
 
 def _now(tensors: Iterable[TensorInfo], before: Mapping[str, str]) -> Iterable[tuple[str, TensorInfo]]:
@@ -233,10 +239,9 @@ def _entry(matrix: Imatrix, name: str, info: TensorInfo) -> tuple[Node | None, s
         return matrix.entries[name], {name}
     if stacked := _STACKED.fullmatch(name):
         parts = [f"{stacked[1]}.{k}{stacked[2]}" for k in range(info.shape[-3] if len(info.shape) >= 3 else 0)]
-        if parts and all(
-            matrix.entries[p].shape == (1, info.shape[-1]) if p in matrix.entries else False for p in parts
-        ):
-            return ops.concat([matrix.entries[part] for part in parts], 0), set(parts)
+        nodes = [matrix.entries[part] for part in parts if part in matrix.entries]
+        if parts and len(nodes) == len(parts) and all(node.shape == (1, info.shape[-1]) for node in nodes):
+            return ops.concat(nodes, 0), set(parts)
     if split := _EXPERT.fullmatch(name):
         key, number, row = f"{split[1]}_exps{split[3]}", int(split[2]), info.shape[-1]
         whole = matrix.entries.get(key)

@@ -20,8 +20,9 @@ from tael.core.node import Node
 from tael.core.tensor import Tensor, TensorInfo
 from tael.errors import TargetError, TransformError, UnsupportedTensorError, clip
 from tael.formats.gguf import layout
-from tael.quantize.choose import Choice, Options, choose, output_order, requires_imatrix
+from tael.quantize.choose import Choice, choose, output_order, requires_imatrix
 from tael.quantize.imatrix import Match
+from tael.quantize.options import Options
 from tael.quantize.recipes import Recipe
 
 QUANTIZATION_VERSION = 2  # of ggml's block layouts

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tael.errors import SourceNotFoundError, TransformError, clip
-from tael.quantize.choose import Options
+from tael.quantize.options import Options
 from tael.quantize.recipes import recipe_of
 
 SHIPPED = Path(__file__).parent / "strategies"

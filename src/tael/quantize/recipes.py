@@ -82,7 +82,6 @@ RULES: tuple[tuple[str, str, str, str], ...] = (
     ("attn_v", "Q4_K_S", "among the first 4", "Q5_K"),
     ("attn_v", "Q3_K_S Q4_K_S Q4_K_M", "70B", "Q5_K"),
     ("attn_k", IQ_LOW, "8 experts", "Q4_K"),
-    ("attn_k", IQ_LOW, "", "default"),
     ("attn_k", ANY, "8 experts", "Q8_0"),
     ("attn_k", "IQ3_XS", "", "IQ3_XXS"),
     ("attn_k", "IQ3_XXS", "", "IQ2_S"),
@@ -149,6 +148,8 @@ def recipe_of(name: str, *, pure: bool = False) -> Recipe:
     key = ALIASES.get(key, key)
     if key in RECIPES:
         return RECIPES[key]
+    if key == "COPY":
+        raise TransformError("COPY changes no type", hint="`tael convert` writes the tensors as they are")
     if key in TENSOR_TYPES:
         raise TransformError(
             f"{key} is a type of tensors that no recipe of llama.cpp has for whole files",
