@@ -40,22 +40,38 @@ inline uint32_t word_at(const uint8_t* from) {
     return word;
 }
 inline uint64_t both(uint32_t low, uint32_t high) { return low | uint64_t(high) << 32; }
-// Seven signs, the eighth makes their number even.
-inline uint32_t even_signs(uint32_t seven) {
-    seven &= 0x7F;
-    return seven | (0x6996u >> ((seven ^ seven >> 4) & 15) & 1) << 7;
+// Bytes of ones where a sign bit is set; with seven signs the eighth makes their number even.
+struct SignBytes {
+    uint64_t eight[256], seven[128];
+};
+constexpr SignBytes spread_signs() {
+    SignBytes out{};
+    for (uint32_t signs = 0; signs < 256; ++signs) {
+        uint32_t odd = 0;
+        for (int i = 0; i < 8; ++i) {
+            out.eight[signs] |= uint64_t(signs >> i & 1 ? 0xFF : 0) << (8 * i);
+            odd ^= signs >> i & 1;
+        }
+        if (!odd) out.seven[signs & 127] = out.eight[signs];
+    }
+    return out;
 }
+constexpr SignBytes kSignBytes = spread_signs();
+inline uint64_t even_signs(uint32_t seven) { return kSignBytes.seven[seven & 0x7F]; }
 
-// Eight values: bytes times a scale, with a sign bit each.
-inline void put_eight(float* out, uint64_t bytes, uint32_t signs, float scale) {
-    typedef uint8_t bytes8 __attribute__((vector_size(8)));
-    typedef uint32_t words8 __attribute__((vector_size(32)));
-    bytes8 raw;
+// Eight values: bytes, negated where `signs` has ones, times a scale. No byte is zero or over 127.
+inline void put_eight(float* out, uint64_t bytes, uint64_t signs, float scale) {
+    typedef int8_t bytes8 __attribute__((vector_size(8)));
+    bytes8 raw, flip;
     memcpy(&raw, &bytes, 8);
+    memcpy(&flip, &signs, 8);
+    raw = (raw ^ flip) - flip;
+#if defined(__AVX2__)
+    const eight_f value = eight_f(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_set_epi64x(0, int64_t(raw))))) * scale;
+#else
     const eight_f value = __builtin_convertvector(__builtin_convertvector(raw, eight_i), eight_f) * scale;
-    const words8 sign = ((words8{} + signs) << words8{31, 30, 29, 28, 27, 26, 25, 24}) & 0x80000000u;
-    const words8 result = words8(value) ^ sign;
-    memcpy(out, &result, 32);
+#endif
+    memcpy(out, &value, 32);
 }
 
 void dequantize_iq2xxs(const uint8_t* source, float* out, size_t blocks) {
@@ -91,7 +107,7 @@ void dequantize_iq2s(const uint8_t* source, float* out, size_t blocks) {
         for (int i = 0; i < 32; ++i, out += 8) {
             const uint32_t entry = source[2 + i] | (uint32_t(source[66 + i / 4]) << (8 - i % 4 * 2) & 0x300u);
             const uint32_t level = source[74 + i / 4] >> (i / 2 % 2 * 4) & 15u;
-            put_eight(out, kBytesIq2s.at[entry], source[34 + i], d * (0.5f + float(level)) * 0.25f);
+            put_eight(out, kBytesIq2s.at[entry], kSignBytes.eight[source[34 + i]], d * (0.5f + float(level)) * 0.25f);
         }
     }
 }
@@ -120,7 +136,7 @@ void dequantize_iq3s(const uint8_t* source, float* out, size_t blocks) {
                 const uint8_t* entries = source + 2 + 8 * i + 2 * k;
                 const uint32_t first = entries[0] | (high << (8 - 2 * k) & 256);
                 const uint32_t second = entries[1] | (high << (7 - 2 * k) & 256);
-                put_eight(out, both(kBytesIq3s.at[first], kBytesIq3s.at[second]), source[74 + 4 * i + k], scale);
+                put_eight(out, both(kBytesIq3s.at[first], kBytesIq3s.at[second]), kSignBytes.eight[source[74 + 4 * i + k]], scale);
             }
         }
     }

@@ -12,7 +12,8 @@ namespace {
 inline void iq1_expand(uint32_t number, uint32_t minus, float scale, float* out) {
 #if defined(__AVX2__)
     const __m256 levels = _mm256_broadcast_ps(reinterpret_cast<const __m128*>(kIq1Values[minus]));
-    const __m256i code = _mm256_srlv_epi32(_mm256_set1_epi32(kPointsIq1[number]), _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14));
+    const __m256i by = _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14);
+    const __m256i code = _mm256_srlv_epi32(_mm256_set1_epi32(kPointsIq1[number]), by);
     _mm256_storeu_ps(out, _mm256_permutevar_ps(_mm256_mul_ps(_mm256_set1_ps(scale), levels), code));
 #else
     float values[4];

@@ -54,7 +54,7 @@ constexpr float kMinus0 = kIq1Values[1][0], kMinus2 = kIq1Values[1][2];
 static_assert(kIq1Values[1][1] == -kPlus1);
 
 // IQ1_S: 32 elements, one shift; sums of ranges are differences of running sums.
-constexpr int kIq1Ahead = 3;  // pairs looked at together, but one
+constexpr int kIq1Ahead = 3;  // four pairs are looked at together
 
 struct Iq1Running {
     vf products[33 + kIq1Ahead], squares[33 + kIq1Ahead];  // the last again at the end
@@ -77,9 +77,9 @@ struct Iq1Running {
     }
 };
 
-// Most pairs of bounds are far from the best, so that a quick bound of their score tells that they cannot matter. In exact
-// arithmetic a pair's sum of products is a number of the first bound less a running sum at the second, and its sum of
-// squares likewise: two subtractions. E and F bound, generously, what rounding makes of both ways to compute the sums.
+// Most pairs of bounds are far from the best, and a rough score tells that they cannot matter. In exact arithmetic a pair's
+// sum of products is a number of the first bound less a running sum at the second, and its sum of squares likewise: two
+// subtractions. E and F bound, generously, what rounding makes of both ways to compute the sums.
 //
 // Left out are pairs whose score is below the best known one by a part of kIq1Margin. Each comparison of the reference
 // errs by less than 2.4e-7. Among 1122 scores within 5.4e-4 of the greatest there is a gap of twice that; so the first
@@ -128,7 +128,8 @@ struct Iq1Bound {
     Row row(int i) const {
         const vf rest = run.products[32] - run.products[i];
         constexpr float up = 1 + kIq1Shift, down = 1 - kIq1Shift;
-        return {{rest + shifted, rest - shifted}, {flat[i] + all * every(up * up) - f, steep[i] + all * every(down * down) - f}};
+        return {{rest + shifted, rest - shifted},
+                {flat[i] + all * every(up * up) - f, steep[i] + all * every(down * down) - f}};
     }
     template <int n>
     bool matters(const Row& row, int j) const {
@@ -156,14 +157,14 @@ inline void iq1_split(const vf* x, const vf* weight, const vi (&rank)[32], vi no
             if (!bound.matters<1 + kIq1Ahead>(row, first)) continue;
             for (int j = first; j <= 32 && j <= first + kIq1Ahead; ++j) {
                 if (!bound.matters<1>(row, j)) continue;
-                const vf middle = (p[j] - p[i]) * every(kPlus1), middle2 = (q[j] - q[i]) * every(kPlus1) * every(kPlus1);
-                const vf top = p[32] - p[j], top2 = q[32] - q[j];
-                split.take(p[i] * every(kPlus0) + middle + top * every(kPlus2),
-                           q[i] * every(kPlus0) * every(kPlus0) + middle2 + top2 * every(kPlus2) * every(kPlus2), i, j,
-                           false, false);
-                split.take(p[i] * every(kMinus0) - middle + top * every(kMinus2),
-                           q[i] * every(kMinus0) * every(kMinus0) + middle2 + top2 * every(kMinus2) * every(kMinus2), i,
-                           j, true, true);
+                const vf middle = (p[j] - p[i]) * every(kPlus1), top = p[32] - p[j];
+                const vf middle2 = (q[j] - q[i]) * every(kPlus1) * every(kPlus1), top2 = q[32] - q[j];
+                const vf plus = p[i] * every(kPlus0) + middle + top * every(kPlus2);
+                const vf plus2 = q[i] * every(kPlus0) * every(kPlus0) + middle2 + top2 * every(kPlus2) * every(kPlus2);
+                const vf minus = p[i] * every(kMinus0) - middle + top * every(kMinus2);
+                const vf minus2 = q[i] * every(kMinus0) * every(kMinus0) + middle2 + top2 * every(kMinus2) * every(kMinus2);
+                split.take(plus, plus2, i, j, false, false);
+                split.take(minus, minus2, i, j, true, true);
                 bound.raise(split.best);
             }
         }
@@ -186,7 +187,8 @@ inline void iq1_split(const vf* x, const vf* weight, const vi (&rank)[16], vi, I
     for (int i = 0; i < 16; ++i) {
         for (int lane = 0; lane < kLanes; ++lane) {
             const int32_t at = rank[i][lane];
-            sorted_x[at][lane] = x[i][lane], sorted_weight[at][lane] = weight[i][lane], sorted_half[at][lane] = -(i >= 8);
+            sorted_x[at][lane] = x[i][lane], sorted_weight[at][lane] = weight[i][lane];
+            sorted_half[at][lane] = -(i >= 8);
         }
     }
     Iq1Terms terms[3][16];

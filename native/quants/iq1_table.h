@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For every point of the lattice around the codebook of IQ1: the entry if the point is one, else the entries near to it as
-// ggml lists them, those of the three least distances, by distance, then by number. Built at first use.
+// For every point of the lattice around the codebook of IQ1: the entry if the point is one, else the entries near to it
+// as ggml lists them, those of the three least distances, by distance, then by number. Built at first use.
 #pragma once
 
 #include "iq1_points.h"

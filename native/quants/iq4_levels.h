@@ -53,10 +53,10 @@ class Iq4Place {
 public:
     explicit Iq4Place(vf value) {
         const __m512 v = (__m512)value;
-        const __m512 mids = _mm512_setr_ps(iq4_midpoint(0), iq4_midpoint(1), iq4_midpoint(2), iq4_midpoint(3), iq4_midpoint(4),
-                                           iq4_midpoint(5), iq4_midpoint(6), iq4_midpoint(7), iq4_midpoint(8),
-                                           iq4_midpoint(9), iq4_midpoint(10), iq4_midpoint(11), iq4_midpoint(12),
-                                           iq4_midpoint(13), iq4_midpoint(14), 0.0f);
+        const __m512 mids = _mm512_setr_ps(iq4_midpoint(0), iq4_midpoint(1), iq4_midpoint(2), iq4_midpoint(3),
+                                           iq4_midpoint(4), iq4_midpoint(5), iq4_midpoint(6), iq4_midpoint(7),
+                                           iq4_midpoint(8), iq4_midpoint(9), iq4_midpoint(10), iq4_midpoint(11),
+                                           iq4_midpoint(12), iq4_midpoint(13), iq4_midpoint(14), 0.0f);
         __m512i at = _mm512_maskz_set1_epi32(_mm512_cmp_ps_mask(v, _mm512_set1_ps(iq4_midpoint(7)), _CMP_NLT_UQ), 8);
         for (int step = 4; step != 0; step /= 2) {
             const __m512i where = _mm512_add_epi32(at, _mm512_set1_epi32(step - 1));
@@ -69,9 +69,10 @@ public:
     template <float Iq4Row::*member>
     vf get() const {
         constexpr auto& r = kIq4Rows.of;
-        const __m512 table = _mm512_setr_ps(r[0].*member, r[1].*member, r[2].*member, r[3].*member, r[4].*member, r[5].*member,
-                                            r[6].*member, r[7].*member, r[8].*member, r[9].*member, r[10].*member,
-                                            r[11].*member, r[12].*member, r[13].*member, r[14].*member, r[15].*member);
+        const __m512 table = _mm512_setr_ps(r[0].*member, r[1].*member, r[2].*member, r[3].*member, r[4].*member,
+                                            r[5].*member, r[6].*member, r[7].*member, r[8].*member, r[9].*member,
+                                            r[10].*member, r[11].*member, r[12].*member, r[13].*member,
+                                            r[14].*member, r[15].*member);
         return vf(_mm512_permutexvar_ps(index, table));
     }
     void get_all(vf& value, vf& edge, vf& step) const {
@@ -81,17 +82,18 @@ public:
 
 #elif defined(__AVX2__)
 
-// Masks are -1, so that the pairs found so far count downwards: entry j of a table of n is that of pair n - j, modulo n.
+// Masks are -1, so that what is found so far counts downwards: entry j of a table of n is the one for n - j, modulo n.
 class Iq4Place {
     __m256i pair, odd;
 
 public:
     explicit Iq4Place(vf value) {
         const __m256 v = (__m256)value;
-        const auto at_least = [&](__m256 midpoint) { return _mm256_castps_si256(_mm256_cmp_ps(v, midpoint, _CMP_NLT_UQ)); };
+        const auto at_least = [v](__m256 middle) { return _mm256_castps_si256(_mm256_cmp_ps(v, middle, _CMP_NLT_UQ)); };
         constexpr float a = iq4_midpoint(1), b = iq4_midpoint(5), c = iq4_midpoint(9), d = iq4_midpoint(13);
+        constexpr float low = iq4_midpoint(3), high = iq4_midpoint(11);
         const __m256i half = at_least(_mm256_set1_ps(iq4_midpoint(7)));
-        const __m256 of_half = _mm256_setr_ps(iq4_midpoint(3), 0, 0, iq4_midpoint(11), iq4_midpoint(3), 0, 0, iq4_midpoint(11));
+        const __m256 of_half = _mm256_setr_ps(low, 0, 0, high, low, 0, 0, high);
         const __m256i second = at_least(_mm256_permutevar_ps(of_half, half));
         const __m256i quarter = _mm256_add_epi32(_mm256_add_epi32(half, half), second);
         const __m256i third = at_least(_mm256_permutevar_ps(_mm256_setr_ps(a, d, c, b, a, d, c, b), quarter));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// IQ4_NL (blocks of 32) and IQ4_XS (256, with a scale of six bits for each 32): kLanes blocks at a time, one in each lane.
+// IQ4_NL (blocks of 32) and IQ4_XS (256, with six bits of scale for each 32): kLanes blocks at a time, one in each lane.
 #pragma once
 
 #include "iq4_search.h"
@@ -10,7 +10,7 @@ namespace {
 // The reference's 1 / value, with 0 for 0.
 inline vf inverse_or_zero(vf value) { return value != every(0.0f) ? every(1.0f) / value : every(0.0f); }
 
-// Codes of 32 elements as in a block: element j in the low half of byte j, j + 16 in the high half; a word of each lane.
+// Codes of 32 elements as in a block: element j in the low half of byte j, j + 16 in the high half; words of each lane.
 inline void iq4_codes(const vf* x, vf inverse, uint32_t (&out)[4][kLanes]) {
     for (int word = 0; word < 4; ++word) {
         vi bits = {};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scale of 32 elements for IQ4_NL and IQ4_XS: sixteen trial scales, one sub-block in each lane. A trial's scale takes
-// the peak to a number between -134 and -120. So from the first trial to the last a scaled element moves towards zero by
-// at most 14/134 of itself, and midpoints lie further apart than that: each element changes its level at most once.
-// Its two levels and the trial where it changes are found beforehand; what is left of a trial are its sums, in order.
+// The scale of 32 elements for IQ4_NL and IQ4_XS: sixteen trial scales, one sub-block in each lane. But for one, a trial
+// takes the peak to a number from -134 to -120. So from the first of these to the last a scaled element moves towards zero
+// by 14/134 of itself, and midpoints lie further apart than that: each element changes its level at most once. Its two
+// levels and the trial where it changes are found beforehand; what is left of a trial are its sums, in order.
 #pragma once
 
 #include "iq4_levels.h"
@@ -37,7 +37,7 @@ struct Iq4Sums {
     }
 };
 
-// Per element the terms of its first level, the bits in which those of its last differ, and the count of trials with the
+// Per element: the terms of its first level, the bits in which those of its last differ, and how many trials have the
 // first.
 struct Iq4Changes {
     vf product[32], square[32];
@@ -73,12 +73,13 @@ struct Iq4Changes {
         vf products[n], squares[n];
         for (int t = 0; t < n; ++t) products[t] = squares[t] = every(0.0f);
         for (int i = 0; i < 32; ++i) {
-            const vi p = vi(product[i]), s = vi(square[i]), dp = product_change[i], ds = square_change[i], from = until[i];
+            const vi p = vi(product[i]), s = vi(square[i]), p_change = product_change[i], s_change = square_change[i];
+            const vi from = until[i];
 #pragma GCC unroll 8
             for (int t = 0; t < n; ++t) {
                 const vi changed = ~(from > splat_i(first + t));
-                products[t] += vf(p ^ (changed & dp));
-                squares[t] += vf(s ^ (changed & ds));
+                products[t] += vf(p ^ (changed & p_change));
+                squares[t] += vf(s ^ (changed & s_change));
             }
         }
         for (int t = 0; t < n; ++t) out[t] = {products[t], squares[t]};
@@ -99,7 +100,10 @@ inline vf iq4_scale(const Iq4Block& block) {
 
     Iq4Sums sums{every(0.0f), every(0.0f)};
     const vf opposite = every(1.0f) / (-peak / every(-127.0f));
-    for (int i = 0; i < 32; ++i) sums.add(block.weight[i], Iq4Place(opposite * block.x[i]).get<&Iq4Row::value>(), block.x[i]);
+    for (int i = 0; i < 32; ++i) {
+        const vf level = Iq4Place(opposite * block.x[i]).get<&Iq4Row::value>();
+        sums.add(block.weight[i], level, block.x[i]);
+    }
     vf scale = sums.squares > every(0.0f) ? sums.products / sums.squares : every(0.0f);
     vf best = scale * sums.products;
 
@@ -112,7 +116,8 @@ inline vf iq4_scale(const Iq4Block& block) {
         changes.sum(first, trials);
         for (const Iq4Sums& trial : trials) {
             const vf ratio = trial.products / trial.squares;
-            const vi better = vi(trial.squares > every(0.0f)) & vi(trial.products * trial.products > best * trial.squares);
+            const vi positive = trial.squares > every(0.0f);
+            const vi better = positive & vi(trial.products * trial.products > best * trial.squares);
             scale = better ? ratio : scale;
             best = better ? ratio * trial.products : best;
         }

@@ -86,7 +86,8 @@ inline void turn(quad (&q)[4]) {
 struct BlockLanes {
     const float *source[kLanes], *importance[kLanes];
 
-    BlockLanes(const float* from, const float* importances, size_t block, size_t first, size_t count, size_t row_length) {
+    BlockLanes(const float* from, const float* importances, size_t block, size_t first, size_t count,
+               size_t row_length) {
         for (size_t lane = 0; lane < size_t(kLanes); ++lane) {
             const size_t at = (first + lane < count ? first + lane : count - 1) * block;
             source[lane] = from + at;
@@ -101,7 +102,8 @@ struct BlockLanes {
                 quad q[4];
                 for (int k = 0; k < 4; ++k) q[k] = read<quad>(rows[first + k] + at + i);
                 turn(q);
-                for (size_t k = 0; k < 4; ++k) memcpy(reinterpret_cast<float*>(out + i + k) + first, &q[k], sizeof(quad));
+                for (size_t k = 0; k < 4; ++k)
+                    memcpy(reinterpret_cast<float*>(out + i + k) + first, &q[k], sizeof(quad));
             }
         }
     }
