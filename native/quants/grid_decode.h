@@ -104,10 +104,17 @@ void dequantize_iq2xs(const uint8_t* source, float* out, size_t blocks) {
 void dequantize_iq2s(const uint8_t* source, float* out, size_t blocks) {
     for (size_t block = 0; block < blocks; ++block, source += 82) {
         const float d = scale_of(source);
-        for (int i = 0; i < 32; ++i, out += 8) {
-            const uint32_t entry = source[2 + i] | (uint32_t(source[66 + i / 4]) << (8 - i % 4 * 2) & 0x300u);
-            const uint32_t level = source[74 + i / 4] >> (i / 2 % 2 * 4) & 15u;
-            put_eight(out, kBytesIq2s.at[entry], kSignBytes.eight[source[34 + i]], d * (0.5f + float(level)) * 0.25f);
+        for (int i = 0; i < 8; ++i, out += 32) {
+            const uint32_t low = word_at(source + 2 + 4 * i), signs = word_at(source + 34 + 4 * i);
+            const uint32_t high = source[66 + i], levels = source[74 + i];
+            const float first = d * (0.5f + float(levels & 15)) * 0.25f;
+            const float second = d * (0.5f + float(levels >> 4)) * 0.25f;
+            put_eight(out, kBytesIq2s.at[(low & 255) | (high << 8 & 0x300)], kSignBytes.eight[signs & 255], first);
+            put_eight(out + 8, kBytesIq2s.at[(low >> 8 & 255) | (high << 6 & 0x300)],
+                      kSignBytes.eight[signs >> 8 & 255], first);
+            put_eight(out + 16, kBytesIq2s.at[(low >> 16 & 255) | (high << 4 & 0x300)],
+                      kSignBytes.eight[signs >> 16 & 255], second);
+            put_eight(out + 24, kBytesIq2s.at[low >> 24 | (high << 2 & 0x300)], kSignBytes.eight[signs >> 24], second);
         }
     }
 }
@@ -136,7 +143,8 @@ void dequantize_iq3s(const uint8_t* source, float* out, size_t blocks) {
                 const uint8_t* entries = source + 2 + 8 * i + 2 * k;
                 const uint32_t first = entries[0] | (high << (8 - 2 * k) & 256);
                 const uint32_t second = entries[1] | (high << (7 - 2 * k) & 256);
-                put_eight(out, both(kBytesIq3s.at[first], kBytesIq3s.at[second]), kSignBytes.eight[source[74 + 4 * i + k]], scale);
+                const uint64_t signs = kSignBytes.eight[source[74 + 4 * i + k]];
+                put_eight(out, both(kBytesIq3s.at[first], kBytesIq3s.at[second]), signs, scale);
             }
         }
     }

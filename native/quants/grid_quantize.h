@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quantizes to the IQ2 and IQ3 types: each sub-block tries scales around its maximum, each trial takes the nearest entry
-// of the codebook for each group, and the best weighted fit stays. Sub-blocks in lanes, candidate entries in lanes.
+// Quantizes to the IQ2 and IQ3 types: each sub-block tries scales around its maximum, each trial takes the nearest
+// entry of the codebook for each group, and the best weighted fit stays. One sub-block in each lane.
 #pragma once
 
 #include "affine_lanes.h"
@@ -142,7 +142,8 @@ void GridBatch<Type>::search(const NearTable<Book>& table) {
         empty |= ~(unit > splat(0));
         unit = choose(empty, splat(1), unit);
     }
-    for (int k = 0; k < groups; ++k) codes[k] = splat_i(int32_t(Book::zero_code) | (Type::starts_on_grid ? 0 : kLooked));
+    constexpr int32_t start = int32_t(Book::zero_code) | (Type::starts_on_grid ? 0 : kLooked);
+    for (int k = 0; k < groups; ++k) codes[k] = splat_i(start);
     vf inverses[trials], steps[trials];
     for (int t = 0; t < trials; ++t) {
         inverses[t] = (top + float(t - Type::tries) * Type::step) / unit;

@@ -18,7 +18,8 @@ struct CandidateLines {
     uint32_t chunks;
     eight_f squares[kLongestList], products[kLongestList];
 
-    CandidateLines(const GridGroup<Book>& group, const uint16_t* list, uint32_t n, int filled) : codes(list), chunks(n) {
+    CandidateLines(const GridGroup<Book>& group, const uint16_t* list, uint32_t n, int filled)
+        : codes(list), chunks(n) {
         for (uint32_t k = 0; k < n; ++k) group.lines(widen_eight(list + 8 * k), squares[k], products[k]);
         const eight_i copies = eight_i{0, 1, 2, 3, 4, 5, 6, 7} >= filled;  // that fill the last chunk up
         products[n - 1] = copies ? all(-kFarthest) : products[n - 1];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The types whose values lie on a codebook of two or three bits. Compiled once per instruction set with TAEL_LEVEL. Only
-// C headers and static functions (see level.cpp).
+// The types whose values lie on a codebook of two or three bits. Compiled once per instruction set with TAEL_LEVEL.
+// Only C headers and static functions (see level.cpp).
 #include "block_kernel.h"
 
 #include "grid_decode.h"

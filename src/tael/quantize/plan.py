@@ -151,7 +151,6 @@ def pruned(checkpoint: Checkpoint, layers: Iterable[int]) -> Checkpoint:
     metadata = dict(checkpoint.metadata)
     key = f"{metadata.get('general.architecture')}.block_count"
     if key in metadata:
-        metadata.pop(key)
         metadata[key] = len(left)
     return replace(checkpoint.with_tensors(kept), metadata=metadata)
 
@@ -256,7 +255,9 @@ def file_metadata(metadata: Mapping[str, Any], recipe: Recipe, request: Request)
         added["general.file_type"] = recipe.ftype
     if request.match is not None:
         added |= request.match.metadata
-    for key, value in (*added.items(), *request.metadata.items()):
+    blocks = f"{metadata.get('general.architecture')}.block_count"
+    last = {blocks: metadata[blocks]} if request.prune_layers and blocks in metadata else {}
+    for key, value in (*added.items(), *request.metadata.items(), *last.items()):
         found.pop(key, None)
         if value is not None:
             found[key] = value
