@@ -20,9 +20,9 @@ from tael.core.callable_module import make_callable
 from tael.core.limits import DEFAULT, Limits
 from tael.core.node import Span
 from tael.core.progress import SILENT, Progress
-from tael.core.source import FileSource
+from tael.core.source import FileSource, read
 from tael.errors import CorruptFileError, TargetError, TransformError, UnsupportedFormatError, clip
-from tael.formats.gguf.header import ALIGNMENT_KEY, Header, encode_header, parse
+from tael.formats.gguf.header import ALIGNMENT_KEY, MAGIC, SWAPPED, Header, encode_header, parse
 from tael.formats.gguf.metadata import RESERVED
 from tael.formats.gguf.values import Value, fits, infer, is_kind
 
@@ -73,6 +73,8 @@ def edit(
     restored = dst is None and not dry_run and _undo(where)
     source = FileSource(where)
     try:
+        if read(source, 0, min(4, source.size)) not in (MAGIC, SWAPPED):
+            raise UnsupportedFormatError("is no GGUF file: only those are edited", path=where)
         header = parse(source, limits)
         if header.big_endian:
             raise UnsupportedFormatError(

@@ -37,6 +37,11 @@ COMMANDS = {
     "tael.error/1": ["inspect page.safetensors"],
     "tael.inspect/1": ["inspect train.ckpt --stats"],
     "tael.convert/1": ["convert model.pt out.safetensors --verify", "convert model.pt other.safetensors --dry-run"],
+    "tael.quantize/1": [
+        "quantize model-f16.gguf q-{type}.gguf -t Q8_0,IQ2_XXS --imatrix imatrix.gguf",
+        "quantize model-f16.gguf q.gguf -t Q4_K_M --dry-run",
+    ],
+    "tael.edit/1": ["edit model.gguf --set general.name=x --dry-run"],
     "tael.verify/1": ["verify model.pt tuned.safetensors"],
     "tael.diff/1": ["diff model.pt tuned.safetensors"],
     "tael.hash/1": ["hash model.pt"],

@@ -56,7 +56,7 @@ def edit(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> int:
-    """Change the metadata of a GGUF file.
+    """Change the metadata of a GGUF file, in place.
 
     A header that fits into the old one's room is written in place, tensors untouched; the old header lies beside the
     file until the new one is on disk, so that an interrupted edit is undone by the next. A larger one needs a copy of

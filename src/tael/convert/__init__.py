@@ -103,7 +103,7 @@ def convert(
     select, drop, rename = ((rules,) if isinstance(rules, str) else rules for rules in (select, drop, rename))
     if shard_size is not None and not isinstance(shard_size, int):
         raise TransformError(f"shard_size {shard_size!r} is not a number of bytes")
-    with open_checkpoint(src, source_format, limits) as opened, _naming(opened.path):
+    with open_checkpoint(src, source_format, limits) as opened, naming(opened.path):
         fmt = target_format(os.fspath(dst), to)
         keep_blocks = keep_blocks or (dtype is None and KEPT_BLOCKS in opened.metadata)
         blocks = partial(fitted, dtypes=fmt.dtypes, to_float=dtype is not None, keep_blocks=keep_blocks)
@@ -157,7 +157,7 @@ def convert(
 
 
 @contextmanager
-def _naming(path: str) -> Iterator[None]:
+def naming(path: str) -> Iterator[None]:
     """Errors about a tensor say in which file it is: its dtype, say, does not know."""
     try:
         yield

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from tael.convert import naming
 from tael.convert.execute import ExecutionReport, execute
 from tael.core.callable_module import make_callable
 from tael.core.limits import DEFAULT, Limits
@@ -87,7 +88,7 @@ def quantize(
     from tael.quantize.imatrix import match, read
     from tael.quantize.plan import Request, original_names, plan_levels
     from tael.quantize.recipe_files import load
-    from tael.quantize.recipes import recipe_of
+    from tael.quantize.recipes import RECIPES, recipe_of
 
     names = [types] if isinstance(types, str) else list(types)
     options = Options.of(
@@ -104,9 +105,9 @@ def quantize(
         options = options.over(saved)
         names = names or [base]
     if not names:
-        raise TransformError("no type to quantize to", hint="such as -t Q4_K_M; `tael formats --types` lists them")
+        raise TransformError("no type to quantize to", hint=f"such as -t Q4_K_M; there is {', '.join(RECIPES)}")
     recipes: list[Recipe] = [recipe_of(name, pure=options.pure) for name in names]
-    with open_checkpoint(src, source_format, limits) as checkpoint:
+    with open_checkpoint(src, source_format, limits) as checkpoint, naming(checkpoint.path):
         checkpoint.require_intact()
         matrix = read(imatrix) if imatrix is not None else None
         found = None

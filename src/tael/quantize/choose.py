@@ -249,20 +249,21 @@ def _by_rules(tensor: TensorInfo, category: str, recipe: Recipe, model: _Model, 
     if category in model.seen and not as_output:
         model.seen[category] += 1
     place = _place(tensor, category, model, position, default)
-    for condition, words, result in _rules("output" if as_output else category, recipe.name):
+    for words, result in _rules("output" if as_output else category, recipe.name):
         if all(CONDITIONS[word](place) for word in words):
             plain, _, large = result.partition(" | 70B: ")
             kind = large if large and model.is_70b else plain
-            why = f"{label}: {condition}" if condition else label
+            shown = ", ".join(word for word in words if word != "not falcon")
+            why = f"{label}: {shown}" if shown else label
             return (default, label) if kind == "default" else (DTYPES[kind], why)
     return default, recipe.name if label == "other" else label
 
 
 @cache
-def _rules(category: str, recipe: str) -> list[tuple[str, list[str], str]]:
-    """What RULES say of this category under this recipe: the condition as text, its words, the type."""
+def _rules(category: str, recipe: str) -> list[tuple[list[str], str]]:
+    """What RULES say of this category under this recipe: the condition's words, the type."""
     return [
-        (condition, condition.split(", ") if condition else [], result)
+        (condition.split(", ") if condition else [], result)
         for of, recipes, condition, result in RULES
         if of == category and (not recipes or recipe in recipes.split())
     ]
