@@ -82,7 +82,7 @@ uint64_t narrow_f32(const void* source, void* out, size_t n, bool saturate) {
     return saturate ? narrow_all<To, true>(from, to, n) : narrow_all<To, false>(from, to, n);
 }
 
-void bf16_to_f32(const void* source, void* out, size_t n) {
+inline void bf16_to_f32(const void* source, void* out, size_t n) {
     const auto* __restrict from = static_cast<const u16*>(source);
     auto* __restrict to = static_cast<u32*>(out);
     for (size_t i = 0; i < n; ++i) to[i] = uint32_t(from[i]) << 16;
@@ -111,7 +111,7 @@ void widen(const void* source, void* out, size_t n) {
     for (size_t i = 0; i < n; ++i) to[i] = widen_one<From>(from[i]);
 }
 
-uint64_t f64_to_f32(const void* source, void* out, size_t n, bool saturate) {
+inline uint64_t f64_to_f32(const void* source, void* out, size_t n, bool saturate) {
     const auto* __restrict from = static_cast<const f64*>(source);
     auto* __restrict to = static_cast<u32*>(out);
     uint64_t overflows = 0;
@@ -129,7 +129,7 @@ uint64_t f64_to_f32(const void* source, void* out, size_t n, bool saturate) {
 // Round to odd: of the two float32 around an inexact value, the one whose last bit is set. A second rounding to 22 or
 // fewer bits then gives what one rounding from float64 would have given. Finite stays finite.
 // Source: Boldo & Melquiond, "When double rounding is odd", 2005.
-void f64_to_f32_odd(const void* source, void* out, size_t n) {
+inline void f64_to_f32_odd(const void* source, void* out, size_t n) {
     const auto* __restrict from = static_cast<const f64*>(source);
     auto* __restrict to = static_cast<u32*>(out);
     for (size_t i = 0; i < n; ++i) {

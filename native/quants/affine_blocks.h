@@ -5,10 +5,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function"
 #include "../kernels/cast.h"
-#pragma GCC diagnostic pop
 #include "affine_search.h"
 
 namespace tael {

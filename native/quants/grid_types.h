@@ -2,10 +2,7 @@
 // What differs between the IQ2 and IQ3 types: facts of ggml, and how a block is laid out.
 #pragma once
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function"
 #include "../kernels/cast.h"
-#pragma GCC diagnostic pop
 #include "grid_table.h"
 
 namespace tael {

@@ -7,10 +7,7 @@
 #include <immintrin.h>
 #endif
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function"
 #include "../kernels/cast.h"
-#pragma GCC diagnostic pop
 #include "lanes.h"
 
 namespace tael {

@@ -2,10 +2,7 @@
 // Sub-blocks of sixteen floats in lanes: element e of sub-block s lies in lane s of vector e.
 #pragma once
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function"
 #include "../kernels/cast.h"
-#pragma GCC diagnostic pop
 #include "lanes.h"
 
 #if defined(__SSE2__)
