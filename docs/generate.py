@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import math
+import os
 import sys
 from pathlib import Path
 

@@ -89,7 +89,9 @@ def quantize(
 ) -> int:
     """Fewer bits per weight, byte for byte as llama-quantize.
 
-    It takes several times less time, and memory that does not grow with the model. A TYPE is a recipe of llama.cpp, such as Q4_K_M, which gives each tensor its own type; where a single tensor is
+    It takes a fraction of the time, and memory that does not grow with the model.
+
+    A TYPE is a recipe of llama.cpp, such as Q4_K_M, which gives each tensor its own type; where a single tensor is
     meant (--tensor, --layers, --embedding, --output-type) it is a tensor type, such as Q4_K. Several types read the
     source once, and measure their errors. The table at the end has the real bits per weight and what the model needs
     in memory.
