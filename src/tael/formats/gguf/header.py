@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tael import kernels
 from tael.core.limits import Limits
-from tael.core.source import ByteSource, read
+from tael.core.source import ByteSource
 from tael.errors import CorruptFileError, LimitExceededError, UnsupportedFormatError, clip
 from tael.formats.gguf.values import (
     ARRAY,
@@ -113,12 +113,12 @@ class _Cursor:
         self.source, self.limits = source, limits
         self.order, self.width = "<", 8
         self.at = self.arrays = 0
-        self.buffer = b""
+        self.buffer = bytearray()
 
     def take(self, count: int, what: str) -> bytes:
         self._need(count, what)
         start, self.at = self.at, self.at + count
-        return self.buffer[start : self.at]
+        return bytes(memoryview(self.buffer)[start : self.at])
 
     def number(self, code: str, what: str) -> int:
         size = struct.calcsize("<" + code)
@@ -149,12 +149,12 @@ class _Cursor:
         if self.order == ">":
             for _ in range(count):
                 self.take(self.count("the length of a string", 1), "a string")
-            return self.buffer[start : self.at]
+            return bytes(memoryview(self.buffer)[start : self.at])
         self._need(count * self.width, "an array of strings")
         while (end := kernels.skip_strings(self.buffer, start, count, self.width)) < 0:
             self._need(len(self.buffer) - start + 1, "an array of strings")
         self.at = end
-        return self.buffer[start:end]
+        return bytes(memoryview(self.buffer)[start:end])
 
     def _need(self, count: int, what: str) -> None:
         end, have = self.at + count, len(self.buffer)
@@ -169,7 +169,10 @@ class _Cursor:
             )
         self.limits.check("the header's length", end, self.limits.header_bytes, path=self.source.name)
         most = min(self.source.size, self.limits.header_bytes)
-        self.buffer += read(self.source, have, min(most, max(end, 2 * have, _FIRST_READ)) - have)
+        grown = bytearray(min(most, max(end, 4 * have, _FIRST_READ)))
+        grown[:have] = self.buffer
+        self.source.read_into(have, memoryview(grown)[have:])
+        self.buffer = grown
 
 
 # --- metadata ---------------------------------------------------------------------------------------------------------
