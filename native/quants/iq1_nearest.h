@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The entry of the codebook nearest to eight values: weighted squared errors, each sum in the order of the reference. Of
-// equally near entries the first of the list.
+// The entry of the codebook nearest to eight values: weighted squared errors, each sum in the order of the reference.
+// Of equally near entries the first of the list.
 #pragma once
 
 #include "iq1_table.h"
@@ -77,8 +77,8 @@ struct Iq1Errors {
         vf total;
         for (int lane = 0; lane < kLanes; ++lane) {
             const uint32_t code = codes[lane];
-            total[lane] = first[code & 255] + rest[0][code >> 8 & 3] + rest[1][code >> 10 & 3] + rest[2][code >> 12 & 3] +
-                          rest[3][code >> 14];
+            total[lane] = first[code & 255] + rest[0][code >> 8 & 3] + rest[1][code >> 10 & 3] +
+                          rest[2][code >> 12 & 3] + rest[3][code >> 14];
         }
         return total;
     }

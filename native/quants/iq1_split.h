@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Three levels for the elements of a sub-block, for IQ1_S and IQ1_M: sorted by value, the first get level 0, the last
-// level 2, those between level 1. All pairs of bounds are tried, with the levels' values shifted up or down. One sub-block
-// in each lane; every sum in the order of the reference.
+// level 2, those between level 1. All pairs of bounds are tried, with the levels' values shifted up or down. One
+// sub-block in each lane; every sum in the order of the reference.
 #pragma once
 
 #include <float.h>
@@ -77,9 +77,9 @@ struct Iq1Running {
     }
 };
 
-// Most pairs of bounds are far from the best, and a rough score tells that they cannot matter. In exact arithmetic a pair's
-// sum of products is a number of the first bound less a running sum at the second, and its sum of squares likewise: two
-// subtractions. E and F bound, generously, what rounding makes of both ways to compute the sums.
+// Most pairs of bounds are far from the best, and a rough score tells that they cannot matter. In exact arithmetic a
+// pair's sum of products is a number of the first bound less a running sum at the second, and its sum of squares
+// likewise: two subtractions. E and F bound, generously, what rounding makes of both ways to compute the sums.
 //
 // Left out are pairs whose score is below the best known one by a part of kIq1Margin. Each comparison of the reference
 // errs by less than 2.4e-7. Among 1122 scores within 5.4e-4 of the greatest there is a gap of twice that; so the first
@@ -162,7 +162,8 @@ inline void iq1_split(const vf* x, const vf* weight, const vi (&rank)[32], vi no
                 const vf plus = p[i] * every(kPlus0) + middle + top * every(kPlus2);
                 const vf plus2 = q[i] * every(kPlus0) * every(kPlus0) + middle2 + top2 * every(kPlus2) * every(kPlus2);
                 const vf minus = p[i] * every(kMinus0) - middle + top * every(kMinus2);
-                const vf minus2 = q[i] * every(kMinus0) * every(kMinus0) + middle2 + top2 * every(kMinus2) * every(kMinus2);
+                const vf minus2 = q[i] * every(kMinus0) * every(kMinus0) + middle2 +
+                                  top2 * every(kMinus2) * every(kMinus2);
                 split.take(plus, plus2, i, j, false, false);
                 split.take(minus, minus2, i, j, true, true);
                 bound.raise(split.best);

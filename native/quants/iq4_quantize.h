@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// IQ4_NL (blocks of 32) and IQ4_XS (256, with six bits of scale for each 32): kLanes blocks at a time, one in each lane.
+// IQ4_NL (blocks of 32) and IQ4_XS (256, with a scale for each 32): kLanes blocks at a time, one in each lane.
 #pragma once
 
 #include "iq4_search.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scale of 32 elements for IQ4_NL and IQ4_XS: sixteen trial scales, one sub-block in each lane. But for one, a trial
-// takes the peak to a number from -134 to -120. So from the first of these to the last a scaled element moves towards zero
-// by 14/134 of itself, and midpoints lie further apart than that: each element changes its level at most once. Its two
-// levels and the trial where it changes are found beforehand; what is left of a trial are its sums, in order.
+// The scale of 32 elements for IQ4_NL and IQ4_XS: sixteen trial scales, a sub-block in each lane. But for one, a trial
+// takes the peak to a number from -134 to -120. So from the first of these to the last a scaled element moves towards
+// zero by 14/134 of itself, and midpoints lie further apart than that: each element changes its level at most once. Its
+// two levels and the trial where it changes are found beforehand; what is left of a trial are its sums, in order.
 #pragma once
 
 #include "iq4_levels.h"
