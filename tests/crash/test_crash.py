@@ -200,7 +200,11 @@ def test_two_writers_of_one_target(model: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", SLOW, "convert", str(model), str(target), "--quiet"]
     with subprocess.Popen(command) as child:
         wait_for_a_part(tmp_path, child)
-        second = run("convert", model, target)
+        child.send_signal(signal.SIGSTOP)  # it must not finish before the second has looked
+        try:
+            second = run("convert", model, target)
+        finally:
+            child.send_signal(signal.SIGCONT)
         assert second.returncode == 2
         assert "another process" in second.stderr
     assert child.returncode == 0
