@@ -384,3 +384,9 @@ def test_a_file_without_a_size_is_not_called_empty(capsys: pytest.CaptureFixture
     code, _, err = run("inspect", "/proc/cpuinfo", capsys=capsys)
     assert code == 2
     assert "it has no size" in err
+
+
+@pytest.mark.parametrize("text", ["x", "3-", "-3", "0-999999999999", "1,,two"])
+def test_layers_to_prune_are_numbers_of_layers(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.main(["quantize", "a.gguf", "b.gguf", "-t", "Q8_0", f"--prune-layers={text}"]) == 2
+    assert "not a list of layers such as 3,5-8" in capsys.readouterr().err

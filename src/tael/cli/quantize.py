@@ -161,7 +161,7 @@ def _numbers(text: str | None) -> list[int]:
         if not part.strip():
             continue
         first, sign, last = part.strip().partition("-")
-        if not first.isdecimal() or (sign and not last.isdecimal()) or len(part) > 12:
+        if not first.isdecimal() or (sign and not last.isdecimal()) or max(len(first), len(last)) > 5:
             raise TaelError(f"--prune-layers {text!r}: not a list of layers such as 3,5-8")
         found += range(int(first), int(last or first) + 1)
     return found
