@@ -196,6 +196,14 @@ def test_what_is_not_finite_is_named_and_nothing_is_left(tmp_path: Path, bad: fl
     assert content(tmp_path / "q.gguf")["blk.2.attn_q.weight"][0] == "F16"
 
 
+def test_values_beyond_float16_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    values = np.ones((4, 256), np.float32)
+    values[0, :3] = 1e6
+    source = write(tmp_path / "f32.gguf", {"blk.0.attn_q.weight": values})
+    assert main(["quantize", str(source), str(tmp_path / "q.gguf"), "-t", "F16"]) == 0
+    assert "blk.0.attn_q.weight: 3 values beyond the range of the type" in capsys.readouterr().out
+
+
 def test_what_is_quantized_is_not_quantized_again_unasked(model: Path, tmp_path: Path) -> None:
     tael.quantize(model, tmp_path / "q.gguf", "Q8_0")
     with pytest.raises(UnsupportedTensorError, match="Q8_0 already"):

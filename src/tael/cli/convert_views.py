@@ -30,8 +30,8 @@ def done(out: Screen, conversion: Conversion, *, saturate: bool, quiet: bool) ->
         resumed = f", {size(report.resumed_bytes)} were there already" if report.resumed_bytes else ""
         out.line(f"{_what(conversion, out)} in {seconds(report.seconds)}{rate}{resumed}")
     lines = [*_warnings(conversion, out), *output.loss_lines(out, conversion.plan.losses)]
-    lines += _changed(out, report.overflow, f"beyond the range of the type{', clamped' if saturate else ''}")
-    lines += _changed(out, report.nan_lost, "NaN, which the type does not have")
+    lines += changed(out, report.overflow, f"beyond the range of the type{', clamped' if saturate else ''}")
+    lines += changed(out, report.nan_lost, "NaN, which the type does not have")
     if conversion.comparison is not None and not (quiet and conversion.comparison.equal):
         from tael.cli.verify import verdict_lines
 
@@ -40,7 +40,7 @@ def done(out: Screen, conversion: Conversion, *, saturate: bool, quiet: bool) ->
         out.line(f"  {line}")
 
 
-def _changed(out: Screen, counts: Mapping[str, int], what: str) -> list[str]:
+def changed(out: Screen, counts: Mapping[str, int], what: str) -> list[str]:
     """Values that a cast could not keep, by tensor."""
     lines = []
     for name, number in list(counts.items())[:_SHOWN]:

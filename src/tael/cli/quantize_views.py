@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from tael.cli import output
-from tael.cli.convert_views import existing
+from tael.cli.convert_views import changed, existing
 from tael.cli.screen import Screen
 from tael.cli.table import Cell, Column, table
 from tael.cli.text import LONGEST_NAME, count, plural, safe, seconds, size
@@ -127,6 +127,8 @@ def _mind(out: Screen, result: Quantization) -> None:
         if problem.severity != "note":
             lines += output.problem_lines(out, problem, result.source)
     lines += output.loss_lines(out, result.plan.losses)
+    if result.report is not None:
+        lines += changed(out, result.report.overflow, "beyond the range of the type")
     match = result.match
     if match is not None:
         for label, names in (
