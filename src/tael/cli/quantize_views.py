@@ -249,11 +249,8 @@ def as_json(result: Quantization, threads: int) -> dict[str, Any]:
         body["imatrix"] = {"without_entry": list(match.without_entry), "without_tensor": list(match.without_tensor)}
     if report is None:
         return body | {"plan": to_dict(plan)}
-    return (
-        body
-        | {"seconds": report.seconds, "resumed_nbytes": report.resumed_bytes}
-        | ({"errors": errors_json(result)["levels"]} if report.errors else {})
-    )
+    body |= {"seconds": report.seconds, "resumed_nbytes": report.resumed_bytes, "overflow": report.overflow}
+    return body | ({"errors": errors_json(result)["levels"]} if report.errors else {})
 
 
 def _memory(level: Level, context: int) -> int | None:
