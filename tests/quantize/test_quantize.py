@@ -314,6 +314,13 @@ def test_other_containers_with_the_names_of_gguf(model: Path, tmp_path: Path) ->
         assert content(tmp_path / f"q{suffix}.gguf") == content(tmp_path / "q.gguf")
 
 
+def test_other_names_than_those_of_gguf_are_refused(tmp_path: Path) -> None:
+    source = write(tmp_path / "m.safetensors", {"model.layers.0.mlp.up_proj.weight": weights(4, 256)}, {})
+    with pytest.raises(TaelError, match=r"do not have GGUF's names: 'model.layers.0.mlp.up_proj.weight'"):
+        tael.quantize(source, tmp_path / "q.gguf", "Q8_0")
+    assert os.listdir(tmp_path) == ["m.safetensors"]
+
+
 def test_shards(model: Path, tmp_path: Path) -> None:
     tael.quantize(model, tmp_path / "whole.gguf", "Q8_0")
     result = tael.quantize(model, tmp_path / "m-{type}.gguf", ["Q8_0", "Q4_0"], shard_size=200_000)

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from tael.convert import naming
 from tael.convert.execute import ExecutionReport, execute
 from tael.core.callable_module import make_callable
+from tael.core.checkpoint import Checkpoint
 from tael.core.limits import DEFAULT, Limits
 from tael.core.problem import Problem
 from tael.core.progress import SILENT, Progress
-from tael.errors import LossRefusedError, TransformError
+from tael.errors import LossRefusedError, TransformError, clip
 from tael.quantize.options import Options
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ def quantize(
     recipes: list[Recipe] = [recipe_of(name, pure=options.pure) for name in names]
     with open_checkpoint(src, source_format, limits) as checkpoint, naming(checkpoint.path):
         checkpoint.require_intact()
+        _require_names(checkpoint)
         matrix = read(imatrix) if imatrix is not None else None
         found = None
         if matrix is not None:
@@ -147,6 +149,18 @@ def quantize(
             progress=progress,
         )
         return result
+
+
+def _require_names(checkpoint: Checkpoint) -> None:
+    """Raise for a model under other names than GGUF's: no program would find its tensors in the result."""
+    if checkpoint.format in ("gguf", "ggml"):  # whatever they are called there, they are called so on purpose
+        return
+    if not any(name.startswith(("blk.", "token_embd.", "output.")) for name in checkpoint.tensors):
+        raise TransformError(
+            f"its tensors do not have GGUF's names: {clip(next(iter(checkpoint.tensors), ''))!r}",
+            path=checkpoint.path,
+            hint="convert the model to GGUF first, with llama.cpp's converter: tael does not map these names",
+        )
 
 
 make_callable(__name__, quantize)
