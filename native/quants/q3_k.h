@@ -114,13 +114,13 @@ inline void fit_q3_block(const float* source, const float* weights, float sigma2
     }
 }
 
-// Blocks in lanes: the same search again, over the scales of each block.
+// Blocks in lanes: the same search again, over the scales of each block (not finite where squares overflowed).
 inline void finish_q3_blocks(const float* source, uint8_t* out, size_t blocks, const Q3Fits& fits) {
     vf x[kSub], w[kSub], wx[kSub];
     turn(fits.scales[0], kSubs, x);
     turn(fits.weights[0], kSubs, w);
     for (int i = 0; i < kSub; ++i) wx[i] = w[i] * x[i];
-    const Fit fit = search<32>(x, w, wx);
+    const Fit fit = search<32, true>(x, w, wx);
     vi packed[kSub];
     for (int i = 0; i < kSub; ++i) packed[i] = (held<32>(nearest(fit.inverse * x[i])) + 32) & ~fit.zero;
     for (size_t b = 0; b < blocks; ++b, source += kSuper, out += kQ3Bytes) {

@@ -12,8 +12,8 @@
 namespace tael {
 namespace {
 
-constexpr int kSub = 16, kSuper = 256, kSubs = kSuper / kSub;  // elements of a sub-block and of a block; sub-blocks of it
-constexpr float kTiniest = 1e-15f;                             // a group whose largest magnitude is below counts as zero
+constexpr int kSub = 16, kSuper = 256, kSubs = kSuper / kSub;  // elements of a sub-block and of a block
+constexpr float kTiniest = 1e-15f;  // a group whose largest magnitude is below counts as zero
 
 typedef float quad __attribute__((vector_size(16)));
 

@@ -3,7 +3,8 @@
 // whose codes leave the least weighted error wins; the first of equals. ggml's make_qx_quants with rmse_type 1.
 //
 // Every lane does what the reference does, in its order. Left out is what can't change a bit: holding a code inside
-// the range when the trial scale can't bring it outside (|x| <= |max|).
+// the range when the trial scale can't bring it outside (|x| <= |max|). That holds for finite x only: `any_value` is
+// the search as it stands, where an infinity or NaN among x gets the code that the reference happens to give it.
 #pragma once
 
 #include "symmetric_lanes.h"
@@ -20,8 +21,9 @@ struct Fit {
 };
 
 // Codes outside the range: at the bottom beyond reach + 0.5 steps, at the top from reach - 0.5 steps (ties are even).
-template <int reach, bool bottom, bool top>
+template <int reach, bool bottom, bool top, bool any_value = false>
 inline vf rounded(vf scaled) {
+    if constexpr (any_value) return to_float(held<reach>(nearest(scaled)));
     vf l = (scaled + kAdder) - kAdder;
     if constexpr (top) l = least(l, spread(reach - 1));
     if constexpr (bottom) l = greatest(l, spread(-reach));
@@ -29,7 +31,16 @@ inline vf rounded(vf scaled) {
 }
 
 // The largest magnitude; in `max` the first element that has it.
+template <bool any_value = false>
 inline vf extreme(const vf* x, vf& max) {
+    if constexpr (any_value) {
+        vf size = max = vf{};
+        for (int i = 0; i < kSub; ++i) {
+            const vi more = magnitude(x[i]) > size;
+            size = choose(more, magnitude(x[i]), size), max = choose(more, x[i], max);
+        }
+        return size;
+    }
     vf top = x[0], bottom = x[0];
     for (int i = 1; i < kSub; ++i) top = greatest(x[i], top), bottom = least(x[i], bottom);
     max = choose(top > -bottom, top, bottom);
@@ -57,13 +68,14 @@ inline void accept(const Sums& sums, vf trial, Fit& fit, vf& best) {
 }
 
 // Two trials at once: two more chains of additions, the same loads.
-template <int reach, bool bottom, bool top>
+template <int reach, bool any_value, bool bottom, bool top>
 inline void try_two(const vf* x, const vf* w, const vf* wx, vf max, float first, float second, Fit& fit, vf& best) {
     const vf one = -first / max, two = -second / max;
     Sums a = {}, b = {};
 #pragma GCC unroll 4
     for (int i = 0; i < kSub; ++i) {
-        const vf l = rounded<reach, bottom, top>(one * x[i]), m = rounded<reach, bottom, top>(two * x[i]);
+        const vf l = rounded<reach, bottom, top, any_value>(one * x[i]);
+        const vf m = rounded<reach, bottom, top, any_value>(two * x[i]);
         a.lx += wx[i] * l, b.lx += wx[i] * m;
         a.l2 += w[i] * l * l, b.l2 += w[i] * m * m;
     }
@@ -72,15 +84,15 @@ inline void try_two(const vf* x, const vf* w, const vf* wx, vf max, float first,
 }
 
 // wx: the rounded products w * x.
-template <int reach>
+template <int reach, bool any_value = false>
 inline Fit search(const vf* x, const vf* w, const vf* wx) {
     vf max;
     Fit fit;
-    fit.zero = extreme(x, max) < kTiniest;
+    fit.zero = extreme<any_value>(x, max) < kTiniest;
     fit.inverse = spread(-reach) / max;
     Sums sums = {};
     for (int i = 0; i < kSub; ++i) {
-        const vf l = rounded<reach, false, true>(fit.inverse * x[i]);
+        const vf l = rounded<reach, false, true, any_value>(fit.inverse * x[i]);
         sums.lx += wx[i] * l;
         sums.l2 += w[i] * l * l;
     }
@@ -88,11 +100,14 @@ inline Fit search(const vf* x, const vf* w, const vf* wx) {
     vf best = fit.scale * sums.lx;
     constexpr float at = reach;
     const auto step = [](int k) { return at + 0.1f * float(k); };
-    for (int k = -9; k < -5; k += 2) try_two<reach, false, false>(x, w, wx, max, step(k), step(k + 1), fit, best);
-    for (int k = -5; k < -1; k += 2) try_two<reach, false, true>(x, w, wx, max, step(k), step(k + 1), fit, best);
-    try_two<reach, false, true>(x, w, wx, max, step(-1), step(1), fit, best);
-    try_two<reach, false, true>(x, w, wx, max, step(2), step(3), fit, best);
-    for (int k = 4; k < 9; k += 2) try_two<reach, true, true>(x, w, wx, max, step(k), step(k + 1), fit, best);
+    for (int k = -9; k < -5; k += 2)
+        try_two<reach, any_value, false, false>(x, w, wx, max, step(k), step(k + 1), fit, best);
+    for (int k = -5; k < -1; k += 2)
+        try_two<reach, any_value, false, true>(x, w, wx, max, step(k), step(k + 1), fit, best);
+    try_two<reach, any_value, false, true>(x, w, wx, max, step(-1), step(1), fit, best);
+    try_two<reach, any_value, false, true>(x, w, wx, max, step(2), step(3), fit, best);
+    for (int k = 4; k < 9; k += 2)
+        try_two<reach, any_value, true, true>(x, w, wx, max, step(k), step(k + 1), fit, best);
     fit.scale = choose(fit.zero, vf{}, fit.scale);
     return fit;
 }
